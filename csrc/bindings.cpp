@@ -1,0 +1,6 @@
+// The module `culet._native`: a list of the parts that make it up, nothing else.
+#include "bindings.h"
+
+NB_MODULE(_native, m) {
+    m.doc() = "Native parts of culet: file tables, tokenizer, quantised rows, CPU kernels.";
+}

@@ -1,0 +1,9 @@
+// One bind function per part of the native module; bindings.cpp calls them all. Python headers are
+// included only by files named bind_*.cpp and by bindings.cpp; kernels know plain pointers.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace culet {
+
+}  // namespace culet

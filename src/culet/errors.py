@@ -1,0 +1,58 @@
+"""Every error that culet raises on purpose.
+
+    CuletError                  base of all; `exit_code` is what the command line returns
+    |- UsageError               the caller asked for something that makes no sense (2)
+    |  `- RequestError          one parameter of one request is out of range (2)
+    |- ModelFileError           a file is damaged, incomplete or not what it claims to be (3)
+    |  `- UnsupportedModelError the file is sound, but culet does not serve it (3)
+    |- CapacityError            the model or request does not fit in memory or context (1)
+    `- BackendError             a backend is not built, not installed or has failed (1)
+
+A message is one sentence that names the file, key or field, the value found and the value allowed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class CuletError(Exception):
+    """Base class of all errors that culet raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(CuletError):
+    """Options or arguments that contradict each other or do not exist."""
+
+    exit_code = 2
+
+
+class RequestError(UsageError):
+    """A request parameter is out of range; `field` names it.
+
+    Attributes:
+        field: the name of the parameter, as the caller spelled it.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class ModelFileError(CuletError):
+    """A model file is damaged, incomplete, hostile or not a model."""
+
+    exit_code = 3
+
+
+class UnsupportedModelError(ModelFileError):
+    """A sound file whose architecture, type or scheme culet does not serve."""
+
+
+class CapacityError(CuletError):
+    """Something does not fit: memory, context length, queue."""
+
+
+class BackendError(CuletError):
+    """A compute backend is missing or cannot do what was asked."""

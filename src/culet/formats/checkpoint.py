@@ -1,0 +1,42 @@
+"""What a model file offers to the rest of culet, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from culet.quant.tensor import QTensor
+
+
+class Checkpoint(Protocol):
+    """An opened model: metadata and lazily mapped tensors, by their names in the file.
+
+    Attributes:
+        path: the file or folder that was opened.
+        kind: which naming and metadata conventions hold.
+        architecture: `gemma4`, `gemma3`, ... in GGUF's spelling, towers' wrappers removed.
+        metadata: GGUF key-values (string arrays stay in the file, see `StringTable`), or for a
+            safetensors folder the text part of config.json with torch-style keys.
+        file_bytes: total size of all files.
+    """
+
+    path: Path
+    kind: Literal["gguf", "safetensors"]
+    architecture: str
+    metadata: Mapping[str, Any]
+    file_bytes: int
+
+    def tensor_names(self) -> list[str]:
+        """Names of all tensors, in file order."""
+        ...
+
+    def tensor(self, name: str) -> QTensor:
+        """The tensor of that name; `ModelFileError` naming file and tensor if absent."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Tell the system that the pages of a tensor won't be read again soon (after re-encoding)."""
+        ...
+
+    def close(self) -> None: ...

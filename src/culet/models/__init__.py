@@ -1,0 +1,1 @@
+"""Architectures, each written once against `culet.ops.interface`."""

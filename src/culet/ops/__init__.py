@@ -1,0 +1,1 @@
+"""The ops seam: one interface, several backends. Models see only `interface`."""
