@@ -3,4 +3,5 @@
 
 NB_MODULE(_native, m) {
     m.doc() = "Native parts of culet: file tables, tokenizer, quantised rows, CPU kernels.";
+    culet::bind_string_table(m);
 }

@@ -6,4 +6,8 @@
 
 namespace culet {
 
+namespace nb = nanobind;
+
+void bind_string_table(nb::module_& m);
+
 }  // namespace culet
