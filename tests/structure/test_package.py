@@ -1,0 +1,49 @@
+"""Promises of the package as a whole: what importing costs, what it exports, what the stub says."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import culet
+from culet import _native
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_public_names_are_sorted_and_exist() -> None:
+    assert list(culet.__all__) == sorted(culet.__all__)
+    for name in culet.__all__:
+        assert getattr(culet, name) is not None
+
+
+def test_import_pulls_in_no_heavy_package() -> None:
+    probe = (
+        "import sys, culet; "
+        "print([m for m in ('torch', 'transformers', 'jinja2', 'rich') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_stub_names_what_the_native_module_has() -> None:
+    tree = ast.parse((ROOT / "src" / "culet" / "_native.pyi").read_text())
+    declared = {
+        n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)
+    } | {
+        n.target.id
+        for n in tree.body
+        if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+    }
+    present = {n for n in dir(_native) if not n.startswith("__")}
+    assert declared == present
+
+
+def test_sources_speak_of_no_machine() -> None:
+    for folder in ("src", "csrc", "bench", "docs"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in {".py", ".cpp", ".h", ".inc", ".md", ".pyi"}:
+                text = path.read_text()
+                assert "/work/" not in text and "../shared" not in text, path
