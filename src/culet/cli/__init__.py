@@ -1,0 +1,1 @@
+"""The command line. The only part that reads the environment and writes to the terminal."""

