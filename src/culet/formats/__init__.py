@@ -1,1 +1,1 @@
-"""Reading and writing model files. Knows bytes and names; nothing of engines, models or backends."""
+"""Reading and writing model files. Knows bytes and names; not engines, models or backends."""
