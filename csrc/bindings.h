@@ -8,6 +8,7 @@ namespace culet {
 
 namespace nb = nanobind;
 
+void bind_ggml_blocks(nb::module_& m);
 void bind_string_table(nb::module_& m);
 
 }  // namespace culet

@@ -13,13 +13,13 @@
 //   sub_mins   uint8 [K / sub_group]  a factor of f16_mins
 //
 //   scale(k) = 2^factor_log2 * f16_scales[k / f16_group] * sub_scales[k / sub_group]
-//   value(k) = scale(k) * value_of(codes[k])  + f16_mins[k / f16_group]               (MinForm::add)
+//   value(k) = scale(k) * value_of(codes[k])  + f16_mins[k / f16_group] (MinForm::add)
 //                                             - f16_mins[..] * sub_mins[k / sub_group] (subtract)
 //
 // where an absent part counts as 1 (scales) or 0 (mins). Every product above is exact in float32
 // (11 bits of f16, at most 7 of a sub-scale and 6 of a code), so the only rounding of a value is
-// the final addition or subtraction of the min: a kernel that keeps the factors apart loses nothing.
-// The factor on NVFP4's values that a file stores as a separate tensor is not in here.
+// the final addition or subtraction of the min: a kernel that keeps the factors apart loses
+// nothing. The factor on NVFP4's values that a file stores as a separate tensor is not in here.
 #pragma once
 
 #include <bit>
@@ -56,8 +56,8 @@ struct PlaneForm {
     int16_t block_values;
     int16_t block_bytes;
     CodeForm code;
-    int8_t code_bits;  // 8, 6 (4+2), 5 (4+1), 4, 3 (2+1), 2; 0 for plain floating point
-    int16_t offset;    // linear only
+    int8_t code_bits;        // 8, 6 (4+2), 5 (4+1), 4, 3 (2+1), 2; 0 for plain floating point
+    int16_t offset;          // linear only
     const int8_t* codebook;  // codebook only: 1 << code_bits values, unused codes hold 0
     ScaleForm scale;
     int16_t f16_group;  // values per f16 scale and min; 0 without
@@ -75,6 +75,19 @@ struct PlaneRow {
     uint8_t* sub_mins;
 };
 
+// Moves every part of `row` that `form` has forward by `num_values` values.
+inline void advance(const PlaneForm& form, int64_t num_values, PlaneRow& row) {
+    row.codes += num_values;
+    if (form.f16_group) {
+        row.f16_scales += num_values / form.f16_group;
+        if (form.min != MinForm::none) row.f16_mins += num_values / form.f16_group;
+    }
+    if (form.sub_group) {
+        row.sub_scales += num_values / form.sub_group;
+        if (form.min == MinForm::subtract) row.sub_mins += num_values / form.sub_group;
+    }
+}
+
 // The form of a type, or nullptr if the id is not one that culet serves.
 const PlaneForm* plane_form(int ggml_id);
 
@@ -88,7 +101,8 @@ inline int64_t row_bytes(const PlaneForm& form, int64_t num_values) {
 }
 
 // dst[num_values] = the values of the blocks at src, exactly as ggml's reference decodes them.
-// False, with dst untouched, for an unknown id or a part of a block. F64 is rounded to nearest.
+// False, with dst untouched, for an unknown id, a part of a block, or an F64 value that float32
+// cannot hold.
 bool decode_row(int ggml_id, const uint8_t* src, float* dst, int64_t num_values);
 
 // The plane content of the blocks at src (a row, or any run of whole blocks of one).
