@@ -1,1 +1,1 @@
-"""Quantised tensors: types, their numpy reference codecs, and the re-encoding into compute planes."""
+"""Quantised tensors: types, numpy reference codecs, and the re-encoding into compute planes."""
