@@ -1,12 +1,29 @@
-"""What a model file offers to the rest of culet, whatever its format."""
+"""What a model file offers to the rest of culet, whatever its format. `opening` makes one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from culet.quant.tensor import QTensor
+from culet.quant.types import QuantType
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """What a file says of a tensor before its bytes are touched.
+
+    Attributes:
+        shape: torch order, rows first.
+        num_bytes: as stored.
+    """
+
+    name: str
+    qtype: QuantType
+    shape: tuple[int, ...]
+    num_bytes: int
 
 
 class Checkpoint(Protocol):
@@ -29,6 +46,10 @@ class Checkpoint(Protocol):
 
     def tensor_names(self) -> list[str]:
         """Names of all tensors, in file order."""
+        ...
+
+    def info(self, name: str) -> TensorInfo:
+        """Type, shape and size of the tensor of that name; errors as with `tensor`."""
         ...
 
     def tensor(self, name: str) -> QTensor:

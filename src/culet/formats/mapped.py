@@ -1,0 +1,64 @@
+"""A read-only mapping of one file, and the checks that hold for a model file of any format."""
+
+from __future__ import annotations
+
+import mmap
+import stat
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from culet import host
+from culet.errors import ModelFileError, UsageError
+
+_LFS_POINTER_START = b"version https://git-lfs.github.com/spec/"
+
+
+class MappedFile:
+    """The bytes of a file, read by the system when touched.
+
+    Attributes:
+        data: uint8 [size], read-only. Views of it stay valid after `close`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Map `path`; `UsageError` if it can't be opened, `ModelFileError` if it is no model."""
+        self.path = path
+        size = _regular_file_size(path)
+        if size == 0:
+            raise ModelFileError(f"{path}: the file is empty")
+        try:
+            with path.open("rb") as file:
+                self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise UsageError(f"{path}: can't be read ({error.strerror})") from error
+        self.data: NDArray[np.uint8] = np.frombuffer(self._mapping, dtype=np.uint8)
+        if bytes(self.data[: len(_LFS_POINTER_START)]) == _LFS_POINTER_START:
+            raise ModelFileError(
+                f"{path}: this is a Git LFS pointer of {self.size} bytes, not the model; "
+                f"fetch the real file with `git lfs pull`"
+            )
+
+    @property
+    def size(self) -> int:
+        return int(self.data.size)
+
+    def release(self, start: int, end: int) -> None:
+        """Give the pages within bytes [start, end) back to the system until they are read again."""
+        host.advise_dont_need(self._mapping, start, end)
+
+    def close(self) -> None:
+        """Forget the mapping; it goes away with the last view of it."""
+        self.data = self.data[:0].copy()
+
+
+def _regular_file_size(path: Path) -> int:
+    """Opening a pipe or device could block for ever, so look first."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UsageError(f"{path}: can't be read ({error.strerror})") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path}: not a regular file")
+    return status.st_size

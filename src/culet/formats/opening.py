@@ -1,0 +1,80 @@
+"""Finds out what lies at a path and opens it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from culet.errors import ModelFileError, UsageError
+from culet.formats.checkpoint import Checkpoint
+from culet.formats.gguf import SHARD_NAME, open_gguf
+from culet.formats.gguf_header import MAGIC
+from culet.formats.mapped import MappedFile
+from culet.formats.safetensors import CONFIG_NAME, open_safetensors
+
+_FOREIGN_MAGICS = (
+    (b"PK\x03\x04", "a zip archive (a PyTorch or Keras checkpoint?)"),
+    (b"\x80\x02", "a Python pickle (a PyTorch checkpoint?)"),
+    (b"ggml", "a GGML file from before GGUF"),
+    (b"fmgg", "a GGML file from before GGUF"),
+    (b"tjgg", "a GGML file from before GGUF"),
+    (b"<!DO", "an HTML page (a failed download?)"),
+    (b"<htm", "an HTML page (a failed download?)"),
+)
+
+
+def open_checkpoint(path: str | Path, *, header_only: bool = False) -> Checkpoint:
+    """Open a model: a GGUF file (any shard, any file name), or a safetensors folder or file.
+
+    A folder may also hold one GGUF model, projectors beside it left alone.
+
+    Args:
+        header_only: accept files whose weights are cut off; reading a tensor then raises.
+
+    Raises:
+        UsageError: nothing can be read at `path`.
+        ModelFileError: it is damaged, incomplete, or in no format that culet reads.
+        UnsupportedModelError: it is sound, but not a text model that culet serves.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        return _open_folder(path, header_only)
+    if path.suffix == ".safetensors":
+        MappedFile(path).close()  # a missing file or a pointer comes before a missing config.json
+        return open_safetensors(path, header_only=header_only)
+    file = MappedFile(path)
+    start = file.data[:8].tobytes()
+    file.close()
+    if path.suffix == ".gguf" or start[:4] in (MAGIC, MAGIC[::-1]):
+        return open_gguf(path, header_only=header_only)
+    for magic, what in _FOREIGN_MAGICS:
+        if start.startswith(magic):
+            raise ModelFileError(f"{path}: this is {what}; GGUF and safetensors are read")
+    raise ModelFileError(
+        f"{path}: begins with {start[:4]!r}, neither a GGUF nor a .safetensors file"
+    )
+
+
+def _open_folder(folder: Path, header_only: bool) -> Checkpoint:
+    try:
+        names = sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"{folder}: can't be read ({error.strerror})") from error
+    if not names:
+        raise ModelFileError(f"{folder}: the folder is empty")
+    if any(name.endswith(".safetensors") or name == CONFIG_NAME for name in names):
+        return open_safetensors(folder, header_only=header_only)
+    models: dict[str, str] = {}  # first file of each model, by the model's name
+    for name in names:
+        if name.endswith(".gguf") and not name.startswith("mmproj"):
+            match = SHARD_NAME.fullmatch(name)
+            models.setdefault(match["stem"] if match else name, name)
+    if not models:
+        raise ModelFileError(
+            f"{folder}: holds no model, neither .safetensors files with {CONFIG_NAME} nor a .gguf"
+        )
+    if len(models) > 1:
+        raise ModelFileError(
+            f"{folder}: holds several models ({', '.join(list(models.values())[:5])}); "
+            f"name the file"
+        )
+    return open_gguf(folder / next(iter(models.values())), header_only=header_only)

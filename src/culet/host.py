@@ -1,0 +1,102 @@
+"""What the operating system can be asked and told about memory; all POSIX-only calls live here.
+
+Every function works on Linux and degrades on other systems: a hint does nothing, an unknown figure
+is None.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from pathlib import Path
+
+if sys.platform != "win32":
+    import resource
+
+_PROC_STATUS = Path("/proc/self/status")
+_PROC_MEMINFO = Path("/proc/meminfo")
+_PROC_CGROUP = Path("/proc/self/cgroup")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+def advise_dont_need(mapping: mmap.mmap, start: int, end: int) -> None:
+    """Let go of the whole pages within bytes [start, end) of a file mapping.
+
+    They are read from the file again when touched, so this never changes a value.
+    """
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = end // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < last and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process that is in RAM now, mapped file pages included; None if unknown."""
+    return _proc_kib(_PROC_STATUS, "VmRSS")
+
+
+def anonymous_resident_bytes() -> int | None:
+    """The part of `resident_bytes` that belongs to no file; None if unknown."""
+    return _proc_kib(_PROC_STATUS, "RssAnon")
+
+
+def peak_resident_bytes() -> int | None:
+    """The most memory that this process has had in RAM; None if unknown."""
+    peak = _proc_kib(_PROC_STATUS, "VmHWM")
+    if peak is None and sys.platform == "darwin":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes there, KiB elsewhere
+    return peak
+
+
+def available_bytes() -> int | None:
+    """Memory that can still be used without swapping; None if unknown.
+
+    Within a control group (container) with a limit, what is left of the limit if that is less.
+    Without an estimate by the kernel, the size of the RAM.
+    """
+    available = _proc_kib(_PROC_MEMINFO, "MemAvailable")
+    if available is None:
+        if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+            return None
+        return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+    return min([available, *_cgroup_headrooms()])
+
+
+def _cgroup_headrooms() -> list[int]:
+    """Bytes left of each limit of this process's control group (version 2) and its parents."""
+    membership = _read_text(_PROC_CGROUP)
+    own = next((x[3:] for x in membership.splitlines() if x.startswith("0::")), None)
+    if own is None:
+        return []
+    group = Path(os.path.normpath(f"{_CGROUP_ROOT}/{own}"))
+    headrooms = []
+    for folder in [group, *group.parents]:
+        if not folder.is_relative_to(_CGROUP_ROOT):
+            break
+        limit = _read_text(folder / "memory.max").strip()
+        used = _read_text(folder / "memory.current").strip()
+        if limit.isdigit() and used.isdigit():
+            # Cached file pages count as used, but the kernel takes them back before it fails.
+            headrooms.append(max(0, int(limit) - int(used) + _reclaimable(folder)))
+    return headrooms
+
+
+def _reclaimable(folder: Path) -> int:
+    fields = (line.split() for line in _read_text(folder / "memory.stat").splitlines())
+    return sum(int(f[1]) for f in fields if f[0] in ("inactive_file", "active_file"))
+
+
+def _proc_kib(path: Path, key: str) -> int | None:
+    """The field `key:  N kB` of a file in /proc, in bytes."""
+    for line in _read_text(path).splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
