@@ -30,9 +30,7 @@ def test_import_pulls_in_no_heavy_package() -> None:
 
 def test_stub_names_what_the_native_module_has() -> None:
     tree = ast.parse((ROOT / "src" / "culet" / "_native.pyi").read_text())
-    declared = {
-        n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)
-    } | {
+    declared = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)} | {
         n.target.id
         for n in tree.body
         if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)

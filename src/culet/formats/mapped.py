@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from culet import host
+from culet import system
 from culet.errors import ModelFileError, UsageError
 
 _LFS_POINTER_START = b"version https://git-lfs.github.com/spec/"
@@ -46,7 +46,7 @@ class MappedFile:
 
     def release(self, start: int, end: int) -> None:
         """Give the pages within bytes [start, end) back to the system until they are read again."""
-        host.advise_dont_need(self._mapping, start, end)
+        system.advise_dont_need(self._mapping, start, end)
 
     def close(self) -> None:
         """Forget the mapping; it goes away with the last view of it."""

@@ -147,10 +147,7 @@ def _check_tiling(file: MappedFile, entries: list[Entry], data_start: int) -> in
                 f"no tensor",
             )
         position, previous = entry.end, entry.name
-    if position != file.size:
-        raise _error(
-            file, f"{file.size - position} bytes after the last tensor belong to no tensor"
-        )
+    return position
 
 
 def _is_sizes(value: Any) -> TypeGuard[list[int]]:
