@@ -127,6 +127,13 @@ class Ops(Protocol):
         self, num_pages: int, page_tokens: int, num_kv_heads: int, head_dim: int, kv_type: KvType
     ) -> KvLayer: ...
 
+    def copy_page(self, kv: KvLayer, source: int, target: int) -> None:
+        """Page `target` of K and of V becomes a copy of page `source`, bit for bit.
+
+        A sequence that starts inside a page which another one goes on writing gets its own copy.
+        """
+        ...
+
     def sync(self) -> None:
         """Run what was enqueued and wait. Raises what an op raised."""
         ...
