@@ -5,4 +5,5 @@ NB_MODULE(_native, m) {
     m.doc() = "Native parts of culet: file tables, tokenizer, quantised rows, CPU kernels.";
     culet::bind_ggml_blocks(m);
     culet::bind_string_table(m);
+    culet::bind_bpe(m);
 }
