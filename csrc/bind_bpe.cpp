@@ -14,9 +14,9 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 using Scores = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-Bpe::Marks checked_marks(const StringTable& pieces, Ids control, Ids user_defined, Ids inert,
+Bpe::Marks checked_marks(const PieceIndex& index, Ids control, Ids user_defined, Ids inert,
                          std::int32_t unknown) {
-    const auto num_pieces = static_cast<std::int64_t>(pieces.size());
+    const auto num_pieces = static_cast<std::int64_t>(index.pieces().size());
     for (const Ids* ids : {&control, &user_defined, &inert}) {
         for (const std::int32_t id : *ids) {
             if (id < 0 || id >= num_pieces) throw nb::value_error("a marked id is not a piece");
@@ -24,6 +24,20 @@ Bpe::Marks checked_marks(const StringTable& pieces, Ids control, Ids user_define
     }
     if (unknown >= num_pieces) throw nb::value_error("the unknown id is not a piece");
     return {std::move(control), std::move(user_defined), std::move(inert), unknown};
+}
+
+Bpe* ranked(const PieceIndex& index, const StringTable& merges, Ids control, Ids user_defined,
+            Ids inert, std::int32_t unknown) {
+    return new Bpe(index, merges,
+                   checked_marks(index, std::move(control), std::move(user_defined),
+                                 std::move(inert), unknown));
+}
+
+Bpe* scored(const PieceIndex& index, const Scores& scores, Ids control, Ids user_defined, Ids inert,
+            std::int32_t unknown) {
+    return new Bpe(index, std::span(scores.data(), scores.size()),
+                   checked_marks(index, std::move(control), std::move(user_defined),
+                                 std::move(inert), unknown));
 }
 
 Ids encode(const Bpe& bpe, const nb::bytes& text, bool parse_control,
@@ -39,39 +53,27 @@ Ids encode(const Bpe& bpe, const nb::bytes& text, bool parse_control,
 }  // namespace
 
 void bind_bpe(nb::module_& m) {
-    nb::class_<Bpe>(m, "Bpe", "Byte-pair encoding over the tables of a file; see csrc/bpe.h.")
-        .def_static(
-            "ranked",
-            [](const StringTable& pieces, const StringTable& merges, Ids control, Ids user_defined,
-               Ids inert, std::int32_t unknown) {
-                return new Bpe(pieces, merges,
-                               checked_marks(pieces, std::move(control), std::move(user_defined),
-                                             std::move(inert), unknown));
-            },
-            nb::arg("pieces"), nb::arg("merges"), nb::arg("control"), nb::arg("user_defined"),
-            nb::arg("inert"), nb::arg("unknown"), nb::keep_alive<0, 1>(),
-            "Pairs merge by rank: merges[i] is b'left right', lower i first. ValueError if a merge "
-            "names a piece that does not exist.")
-        .def_static(
-            "scored",
-            [](const StringTable& pieces, const Scores& scores, Ids control, Ids user_defined,
-               Ids inert, std::int32_t unknown) {
-                return new Bpe(pieces, std::span(scores.data(), scores.size()),
-                               checked_marks(pieces, std::move(control), std::move(user_defined),
-                                             std::move(inert), unknown));
-            },
-            nb::arg("pieces"), nb::arg("scores"), nb::arg("control"), nb::arg("user_defined"),
-            nb::arg("inert"), nb::arg("unknown"), nb::keep_alive<0, 1>(),
-            "Pairs merge by the score (f32 [pieces]) of the joined piece, higher first.")
-        .def("encode", &encode, nb::arg("text"), nb::arg("parse_control"), nb::arg("guarded"),
-             "The ids of `text`. Control pieces are matched if `parse_control`, but not where they "
-             "touch a byte range (begin, end) of `guarded`, which must be ascending.")
+    nb::class_<PieceIndex>(m, "PieceIndex", "Finds pieces of a StringTable by their bytes.")
+        .def(nb::init<const StringTable&>(), nb::arg("pieces"), nb::keep_alive<1, 2>())
         .def(
             "find",
-            [](const Bpe& bpe, const nb::bytes& piece) {
-                return bpe.find({piece.c_str(), piece.size()});
+            [](const PieceIndex& index, const nb::bytes& piece) {
+                return index.find({piece.c_str(), piece.size()});
             },
             nb::arg("piece"), "The id of a piece, -1 if there is none.");
+    nb::class_<Bpe>(m, "Bpe", "Byte-pair encoding over the tables of a file; see csrc/bpe.h.")
+        .def_static("ranked", &ranked, nb::arg("index"), nb::arg("merges"), nb::arg("control"),
+                    nb::arg("user_defined"), nb::arg("inert"), nb::arg("unknown"),
+                    nb::keep_alive<0, 1>(),
+                    "Pairs merge by rank: merges[i] is b'left right', lower i first. ValueError if "
+                    "a merge names a piece that does not exist.")
+        .def_static("scored", &scored, nb::arg("index"), nb::arg("scores"), nb::arg("control"),
+                    nb::arg("user_defined"), nb::arg("inert"), nb::arg("unknown"),
+                    nb::keep_alive<0, 1>(),
+                    "Pairs merge by the score (f32 [pieces]) of the joined piece, higher first.")
+        .def("encode", &encode, nb::arg("text"), nb::arg("parse_control"), nb::arg("guarded"),
+             "The ids of `text`. Control pieces are matched if `parse_control`, but not where they "
+             "touch a byte range (begin, end) of `guarded`, which must be ascending.");
 }
 
 }  // namespace culet

@@ -109,8 +109,18 @@ PieceIndex::PieceIndex(const StringTable& pieces) : pieces_(pieces) {
 
 std::int32_t PieceIndex::find(std::string_view piece) const {
     if (piece.size() > max_piece_bytes_) return -1;
+    return find(piece, hash_bytes(piece));
+}
+
+std::uint64_t PieceIndex::hash_and_prefetch(std::string_view piece) const {
+    const std::uint64_t hash = hash_bytes(piece);
+    __builtin_prefetch(&slots_[(hash >> 32) & (slots_.size() - 1)]);
+    return hash;
+}
+
+std::int32_t PieceIndex::find(std::string_view piece, std::uint64_t hash) const {
     const std::size_t mask = slots_.size() - 1;
-    const std::uint64_t tag = hash_bytes(piece) & 0xFFFFFFFF00000000u;
+    const std::uint64_t tag = hash & 0xFFFFFFFF00000000u;
     for (std::size_t slot = (tag >> 32) & mask; slots_[slot] != 0; slot = (slot + 1) & mask) {
         if ((slots_[slot] & 0xFFFFFFFF00000000u) != tag) continue;
         const auto id = static_cast<std::int32_t>((slots_[slot] & 0xFFFFFFFFu) - 1);
@@ -131,19 +141,66 @@ struct ResolvedMerge {
     std::int32_t left, right, joined;
 };
 
-// A piece may itself hold a space, so every space is tried as the separator, the first one first.
-ResolvedMerge resolve(std::string_view merge, const PieceIndex& index, std::string& joined) {
-    for (std::size_t at = merge.find(' ', 1); at != std::string_view::npos;
-         at = merge.find(' ', at + 1)) {
-        const std::string_view left = merge.substr(0, at), right = merge.substr(at + 1);
-        const std::int32_t left_id = index.find(left), right_id = index.find(right);
-        if (left_id < 0 || right_id < 0) continue;
-        joined.assign(left);
-        joined += right;
-        const std::int32_t joined_id = index.find(joined);
-        if (joined_id >= 0) return {left_id, right_id, joined_id};
+// One merge on its way through the index. Its three look-ups miss the cache, so the slots are
+// fetched kAhead merges before they are needed; a third of the time for the 514,906 of Gemma 4.
+class PendingMerge {
+public:
+    static constexpr std::size_t kAhead = 16;
+
+    void start(std::string_view merge, const PieceIndex& index) {
+        merge_ = merge;
+        split_at(merge.find(' ', 1), index);
     }
-    return {-1, -1, -1};
+
+    // The ids of the three pieces, all -1 if one does not exist. A piece may itself hold a space,
+    // so every space is tried as the separator, the first one first.
+    ResolvedMerge finish(const PieceIndex& index) {
+        while (separator_ != std::string_view::npos) {
+            const ResolvedMerge found{index.find(merge_.substr(0, separator_), left_hash_),
+                                      index.find(merge_.substr(separator_ + 1), right_hash_),
+                                      index.find(joined_, joined_hash_)};
+            if (found.left >= 0 && found.right >= 0 && found.joined >= 0) return found;
+            split_at(merge_.find(' ', separator_ + 1), index);
+        }
+        return {-1, -1, -1};
+    }
+
+private:
+    void split_at(std::size_t separator, const PieceIndex& index) {
+        separator_ = separator;
+        if (separator == std::string_view::npos) return;
+        const std::string_view left = merge_.substr(0, separator);
+        const std::string_view right = merge_.substr(separator + 1);
+        joined_.assign(left);
+        joined_ += right;
+        left_hash_ = index.hash_and_prefetch(left);
+        right_hash_ = index.hash_and_prefetch(right);
+        joined_hash_ = index.hash_and_prefetch(joined_);
+    }
+
+    std::string_view merge_;
+    std::size_t separator_ = std::string_view::npos;
+    std::string joined_;
+    std::uint64_t left_hash_ = 0, right_hash_ = 0, joined_hash_ = 0;
+};
+
+std::vector<ResolvedMerge> resolve_all(const StringTable& merges, const PieceIndex& index) {
+    std::vector<ResolvedMerge> resolved(merges.size());
+    std::array<PendingMerge, PendingMerge::kAhead> pending;
+    for (std::size_t i = 0; i < merges.size() + pending.size(); ++i) {
+        PendingMerge& here = pending[i % pending.size()];
+        if (i >= pending.size()) {
+            const std::size_t rank = i - pending.size();
+            resolved[rank] = here.finish(index);
+            if (resolved[rank].joined < 0) {
+                throw std::invalid_argument(
+                    "merge " + std::to_string(rank) +
+                    " does not join two pieces of the vocabulary into a third");
+            }
+        }
+        if (i < merges.size()) here.start(merges[i], index);
+    }
+    return resolved;
 }
 
 }  // namespace
@@ -154,20 +211,22 @@ MergeTable::MergeTable(const StringTable& merges, const PieceIndex& index,
         throw std::invalid_argument(std::to_string(merges.size()) + " merges, at most " +
                                     std::to_string(kMaxMerges) + " are allowed");
     }
+    const std::vector<ResolvedMerge> resolved = resolve_all(merges, index);
     slots_.assign(num_slots(merges.size()), kNoMerge);
     results_.resize(merges.size());
     const std::size_t mask = slots_.size() - 1;
-    std::string joined;
-    for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-        const ResolvedMerge merge = resolve(merges[rank], index, joined);
-        if (merge.joined < 0) {
-            throw std::invalid_argument("merge " + std::to_string(rank) +
-                                        " does not join two pieces of the vocabulary into a third");
+    const auto home = [&](std::size_t rank) {
+        return (mix(pair_key(resolved[rank].left, resolved[rank].right)) >> 16) & mask;
+    };
+    for (std::size_t rank = 0; rank < resolved.size(); ++rank) {
+        if (rank + PendingMerge::kAhead < resolved.size()) {
+            __builtin_prefetch(&slots_[home(rank + PendingMerge::kAhead)], 1);
         }
+        const ResolvedMerge& merge = resolved[rank];
         results_[rank] = merge.joined;
         if (!may_result[static_cast<std::size_t>(merge.joined)]) continue;
         const std::uint64_t key = pair_key(merge.left, merge.right);
-        std::size_t slot = (mix(key) >> 16) & mask;
+        std::size_t slot = home(rank);
         while (slots_[slot] != kNoMerge && (slots_[slot] & ~0xFFFFFFull) != key) {
             slot = (slot + 1) & mask;
         }
@@ -210,13 +269,14 @@ namespace {
 constexpr std::uint32_t kNone = ~0u;
 }
 
-Bpe::Bpe(const StringTable& pieces, const Marks& marks)
-    : pieces_(pieces), index_(pieces), may_result_(pieces.size(), 1) {
+Bpe::Bpe(const PieceIndex& index, const Marks& marks)
+    : index_(index), may_result_(index.pieces().size(), 1) {
     constexpr char kHex[] = "0123456789ABCDEF";
     for (unsigned byte = 0; byte < 256; ++byte) {
         const char spelled[] = {'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
         const std::int32_t id = index_.find({spelled, sizeof spelled});
         byte_ids_[byte] = id >= 0 ? id : marks.unknown;
+        if (id >= 0) may_result_[static_cast<std::size_t>(id)] = 0;
         if (byte_ids_[byte] < 0) {
             throw std::invalid_argument("neither the piece " + std::string(spelled, 6) +
                                         " nor an unknown piece exists");
@@ -238,16 +298,16 @@ Bpe::Bpe(const StringTable& pieces, const Marks& marks)
     }
 }
 
-Bpe::Bpe(const StringTable& pieces, const StringTable& merges, const Marks& marks)
-    : Bpe(pieces, marks) {
+Bpe::Bpe(const PieceIndex& index, const StringTable& merges, const Marks& marks)
+    : Bpe(index, marks) {
     merges_.emplace_back(merges, index_, may_result_);
 }
 
-Bpe::Bpe(const StringTable& pieces, std::span<const float> scores, const Marks& marks)
-    : Bpe(pieces, marks) {
-    if (scores.size() != pieces.size()) {
+Bpe::Bpe(const PieceIndex& index, std::span<const float> scores, const Marks& marks)
+    : Bpe(index, marks) {
+    if (scores.size() != index.pieces().size()) {
         throw std::invalid_argument(std::to_string(scores.size()) + " scores for " +
-                                    std::to_string(pieces.size()) + " pieces");
+                                    std::to_string(index.pieces().size()) + " pieces");
     }
     score_priority_.reserve(scores.size());
     for (const float score : scores) {
@@ -257,7 +317,7 @@ Bpe::Bpe(const StringTable& pieces, std::span<const float> scores, const Marks& 
 }
 
 void Bpe::add_pattern(std::int32_t id, bool is_control) {
-    std::string spelled = with_space_marks(pieces_[static_cast<std::size_t>(id)]);
+    std::string spelled = with_space_marks(index_.pieces()[static_cast<std::size_t>(id)]);
     if (spelled.empty()) return;
     added_sizes_[static_cast<unsigned char>(spelled[0])].push_back(spelled.size());
     added_.try_emplace(std::move(spelled), Added{id, is_control});

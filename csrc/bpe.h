@@ -25,7 +25,12 @@ public:
     // The id of `piece`, the first one if it occurs twice; -1 if it does not occur.
     std::int32_t find(std::string_view piece) const;
 
-    std::size_t max_piece_bytes() const { return max_piece_bytes_; }
+    // The same in two steps, for many look-ups at once: the hash, whose slot is being fetched
+    // meanwhile, and the search.
+    std::uint64_t hash_and_prefetch(std::string_view piece) const;
+    std::int32_t find(std::string_view piece, std::uint64_t hash) const;
+
+    const StringTable& pieces() const { return pieces_; }
 
 private:
     const StringTable& pieces_;
@@ -71,21 +76,20 @@ public:
     struct Marks {
         std::vector<std::int32_t> control;       // never come out of text unless asked for
         std::vector<std::int32_t> user_defined;  // taken whole wherever they are spelled
-        std::vector<std::int32_t> inert;  // byte, unused and unknown pieces: no merge makes them
-        std::int32_t unknown = -1;        // for bytes without a byte piece; -1: none
+        std::vector<std::int32_t> inert;         // unused and unknown pieces: no merge makes them
+        std::int32_t unknown = -1;               // for bytes without a byte piece; -1: none
     };
 
-    // Both keep references to `pieces`, which must outlive the object.
-    Bpe(const StringTable& pieces, const StringTable& merges, const Marks& marks);
-    Bpe(const StringTable& pieces, std::span<const float> scores, const Marks& marks);
+    // Both keep a reference to `index`, which must outlive the object; merges and scores are read
+    // once. Throws std::invalid_argument if the tables contradict each other.
+    Bpe(const PieceIndex& index, const StringTable& merges, const Marks& marks);
+    Bpe(const PieceIndex& index, std::span<const float> scores, const Marks& marks);
 
     // The ids of `text`, which need not be valid UTF-8: what is not becomes byte pieces. Control
     // pieces are matched only if `parse_control`, and not where they touch one of `guarded`
     // (ascending, apart). Throws std::length_error above kMaxTextBytes.
     std::vector<std::int32_t> encode(std::string_view text, bool parse_control,
                                      std::span<const ByteRange> guarded) const;
-
-    std::int32_t find(std::string_view piece) const { return index_.find(piece); }
 
     static constexpr std::size_t kMaxTextBytes = 1u << 28;
 
@@ -97,7 +101,7 @@ private:
         std::size_t size = 0;
     };
 
-    Bpe(const StringTable& pieces, const Marks& marks);
+    Bpe(const PieceIndex& index, const Marks& marks);
     void add_pattern(std::int32_t id, bool is_control);
     AddedMatch match_added(std::string_view text, std::size_t at, bool parse_control,
                            std::span<const std::uint8_t> is_guarded) const;
@@ -108,8 +112,7 @@ private:
     void merge_all(std::string_view text, std::vector<Symbol>& symbols) const;
     void encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const;
 
-    const StringTable& pieces_;
-    PieceIndex index_;
+    const PieceIndex& index_;
     std::vector<std::uint8_t> may_result_;    // by id: 1 if plain text can become this piece
     std::array<std::int32_t, 256> byte_ids_;  // of <0x00>..<0xFF>; the unknown id where missing
     std::array<std::int32_t, 128> ascii_ids_;

@@ -40,3 +40,36 @@ def canonical_rows(
 ) -> None: ...
 def plane_forms() -> list[tuple[int | str | tuple[int, ...], ...]]: ...
 def iq_grid(name: str) -> bytes: ...
+
+# bind_bpe.cpp
+
+class PieceIndex:
+    """Finds pieces of a StringTable by their bytes."""
+
+    def __init__(self, pieces: StringTable) -> None: ...
+    def find(self, piece: bytes) -> int: ...
+
+class Bpe:
+    """Byte-pair encoding over the tables of a file."""
+
+    @staticmethod
+    def ranked(
+        index: PieceIndex,
+        merges: StringTable,
+        control: list[int],
+        user_defined: list[int],
+        inert: list[int],
+        unknown: int,
+    ) -> Bpe: ...
+    @staticmethod
+    def scored(
+        index: PieceIndex,
+        scores: NDArray[np.float32],
+        control: list[int],
+        user_defined: list[int],
+        inert: list[int],
+        unknown: int,
+    ) -> Bpe: ...
+    def encode(
+        self, text: bytes, parse_control: bool, guarded: list[tuple[int, int]]
+    ) -> list[int]: ...

@@ -1,0 +1,374 @@
+"""What a model file says about its tokens, read from GGUF metadata or from tokenizer.json.
+
+Decides by content, not by label, which pieces are control tokens, where generation stops and in
+which order pairs merge. Knows nothing of the native tables that do the merging.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from culet.errors import ModelFileError, UnsupportedModelError
+
+SPACE_MARK = "\u2581"
+
+# Control tokens of all Gemma generations, whatever type a file gives them: old Gemma 4 files call
+# <eos> normal, new ones call the tool and channel marks user-defined.
+_GEMMA4_CONTROL = (
+    "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>",
+    '<|"|>', "<|think|>", "<|channel>", "<channel|>", "<|turn>", "<turn|>", "<|image>", "<image|>",
+    "<|image|>", "<|audio>", "<audio|>", "<|audio|>", "<|video|>",
+)  # fmt: skip
+_GEMMA3_CONTROL = (
+    "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>",
+    "<start_of_audio>", "<end_of_audio>", "<audio_soft_token>",
+)  # fmt: skip
+_COMMON_CONTROL = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
+_CONTROL = _COMMON_CONTROL + _GEMMA3_CONTROL + _GEMMA4_CONTROL
+_STOPS = ("<eos>", "<turn|>", "<|tool_response>", "<end_of_turn>")
+
+# Pieces that are text even where a file calls them control: runs of white space, and HTML tags
+# (</s> closes a strike-through here, it ends no sequence).
+_TEXT_PIECE = re.compile(
+    rf"[ {SPACE_MARK}\t\n]+|</?(table|caption|thead|tbody|tfoot|tr|th|td|h[1-6]|blockquote|strong"
+    r"|em|b|i|u|s|sub|sup|code|a|html|body|img|span|bbox|ul|li|div|iframe|footer)>"
+)
+
+# Values of tokenizer.ggml.token_type.
+_UNKNOWN, _CONTROL_TYPE, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
+
+_MAX_PIECES = (1 << 20) - 1  # csrc/bpe.h packs an id in 20 bits
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Pieces and what they mean.
+
+    Attributes:
+        pieces: the bytes of each id.
+        merges: b"left right" in the order of application; None: pairs merge by score.
+        scores: float32 [pieces]; None exactly if there are merges.
+        control_ids: never made from text, hidden in output.
+        user_defined_ids: text that is taken whole wherever it is spelled.
+        inert_ids: unused and unknown pieces.
+        unknown_id: for bytes without a byte piece; -1: none.
+        stop_ids: generation ends after one of these.
+        notes: what was repaired, one sentence each, for the log.
+    """
+
+    pieces: Sequence[bytes]
+    merges: Sequence[bytes] | None
+    scores: NDArray[np.float32] | None
+    control_ids: tuple[int, ...]
+    user_defined_ids: tuple[int, ...]
+    inert_ids: tuple[int, ...]
+    unknown_id: int
+    bos_id: int
+    eos_id: int
+    stop_ids: frozenset[int]
+    notes: tuple[str, ...] = ()
+
+
+def from_gguf(metadata: Mapping[str, Any], find: Callable[[bytes], int], source: str) -> Vocabulary:
+    """The vocabulary of a GGUF file.
+
+    Args:
+        metadata: key-values; `tokens` and `merges` are sequences of bytes, numbers numpy arrays.
+        find: the id of a piece, -1 if there is none.
+        source: the file's name, for messages.
+
+    Raises:
+        UnsupportedModelError: another kind of tokenizer.
+        ModelFileError: keys that are missing or contradict each other.
+    """
+    pieces = _required(metadata, "tokenizer.ggml.tokens", source)
+    kind = _required(metadata, "tokenizer.ggml.model", source)
+    is_gemma4 = find(b"<|turn>") >= 0 and find(b"<turn|>") >= 0
+    if kind not in ("gemma4", "llama") and not is_gemma4:
+        raise UnsupportedModelError(
+            f"{source}: tokenizer.ggml.model is {kind!r}, but only 'gemma4' (merges) and 'llama' "
+            "(scores) are served"
+        )
+    notes: list[str] = []
+    merges, scores = None, None
+    if kind == "gemma4" or is_gemma4:
+        merges = metadata.get("tokenizer.ggml.merges")
+        if merges is None or len(merges) == 0:
+            raise ModelFileError(
+                f"{source}: tokenizer.ggml.merges is missing, and a Gemma 4 vocabulary cannot be "
+                "used without its merges"
+            )
+        if kind != "gemma4":
+            notes.append(
+                f"tokenizer.ggml.model says {kind!r}, but the pieces are Gemma 4's: pairs merge by "
+                "rank and the scores are ignored"
+            )
+    else:
+        scores = np.asarray(_required(metadata, "tokenizer.ggml.scores", source), np.float32)
+        _check_length("scores", len(scores), len(pieces), source)
+    control, user_defined, inert = _roles_in_gguf(metadata, pieces, find, notes, source)
+    declared = {
+        key: _declared_id(metadata, key, len(pieces), source)
+        for key in ("bos", "eos", "eot", "eom", "unknown")
+    }
+    return Vocabulary(
+        pieces=pieces,
+        merges=merges,
+        scores=scores,
+        control_ids=control,
+        user_defined_ids=user_defined,
+        inert_ids=inert,
+        unknown_id=_first_id(find(b"<unk>"), declared["unknown"]),
+        bos_id=_known_id("bos", find(b"<bos>"), declared["bos"], source),
+        eos_id=_known_id("eos", find(b"<eos>"), declared["eos"], source),
+        stop_ids=_stop_ids(find, [declared[k] for k in ("eos", "eot", "eom")], set(control), notes),
+        notes=tuple(notes),
+    )
+
+
+def _required(metadata: Mapping[str, Any], key: str, source: str) -> Any:
+    value = metadata.get(key)
+    if value is None:
+        raise ModelFileError(f"{source}: the key {key} is missing, so there is no tokenizer")
+    return value
+
+
+def _check_length(what: str, found: int, num_pieces: int, source: str) -> None:
+    if found != num_pieces:
+        raise ModelFileError(
+            f"{source}: tokenizer.ggml.{what} holds {found} values for {num_pieces} tokens"
+        )
+
+
+def _declared_id(
+    metadata: Mapping[str, Any], name: str, num_pieces: int, source: str
+) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
+    value = metadata.get(key)
+    if value is None or int(value) == 0xFFFFFFFF:  # how some converters write "none"
+        return None
+    if not 0 <= int(value) < num_pieces:
+        raise ModelFileError(f"{source}: {key} is {value}, but ids end at {num_pieces - 1}")
+    return int(value)
+
+
+def _first_id(found: int, declared: int | None) -> int:
+    return found if found >= 0 or declared is None else declared
+
+
+def _known_id(name: str, found: int, declared: int | None, source: str) -> int:
+    token_id = _first_id(found, declared)
+    if token_id < 0:
+        raise ModelFileError(
+            f"{source}: the vocabulary has no piece <{name}> and the file declares no other"
+        )
+    return token_id
+
+
+def _roles_in_gguf(
+    metadata: Mapping[str, Any],
+    pieces: Sequence[bytes],
+    find: Callable[[bytes], int],
+    notes: list[str],
+    source: str,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Ids of control, user-defined and inert pieces: the file's types, put right by spelling."""
+    types = np.asarray(metadata.get("tokenizer.ggml.token_type", np.ones(len(pieces), np.int32)))
+    _check_length("token_type", len(types), len(pieces), source)
+
+    def ids_of(token_type: int) -> set[int]:
+        return set(np.flatnonzero(types == token_type).tolist())
+
+    control, user_defined = ids_of(_CONTROL_TYPE), ids_of(_USER_DEFINED)
+    text_ids = {i for i in control if _is_text_piece(pieces[i])}
+    known_ids = {i for i in (find(s.encode()) for s in _CONTROL) if i >= 0}
+    # Newer Gemma 4 files call seven marks user-defined: usual, and not worth a line in the log.
+    mistyped = known_ids - control - user_defined
+    if text_ids or mistyped:
+        notes.append(
+            f"token types put right by spelling: {len(mistyped)} control tokens, "
+            f"{len(text_ids)} pieces of text"
+        )
+    control = (control - text_ids) | known_ids
+    user_defined = (user_defined | text_ids) - known_ids
+    inert = (ids_of(_UNKNOWN) | ids_of(_UNUSED)) - control
+    return tuple(sorted(control)), tuple(sorted(user_defined)), tuple(sorted(inert))
+
+
+def _is_text_piece(piece: bytes) -> bool:
+    return _TEXT_PIECE.fullmatch(piece.decode("utf-8", "replace")) is not None
+
+
+def _stop_ids(
+    find: Callable[[bytes], int],
+    declared: Iterable[int | None],
+    control: set[int],
+    notes: list[str],
+) -> frozenset[int]:
+    """Stops found by spelling, and those the file declares unless they are ordinary text."""
+    stops = {i for i in (find(s.encode()) for s in _STOPS) if i >= 0}
+    for token_id in declared:
+        if token_id is None or token_id in stops:
+            continue
+        if stops and token_id not in control:
+            notes.append(f"the file declares token {token_id} as a stop, but it is ordinary text")
+        else:
+            stops.add(token_id)
+    return frozenset(stops)
+
+
+def from_folder(folder: Path) -> Vocabulary:
+    """The vocabulary of a Hugging Face folder: tokenizer.json, stops from generation_config.json.
+
+    Raises:
+        UnsupportedModelError: a tokenizer of another kind than Gemma's.
+        ModelFileError: files that are missing, unreadable or contradict each other.
+    """
+    path = folder / "tokenizer.json"
+    content = read_json(path)
+    model = content.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict):
+        raise ModelFileError(f"{path}: model.vocab is not an object of pieces and ids")
+    _check_algorithm(content, model, path)
+    added = content.get("added_tokens") or []
+    if not isinstance(added, list) or not all(_is_added_token(t) for t in added):
+        raise ModelFileError(f"{path}: added_tokens is not a list of objects with id and content")
+    pieces = _pieces_by_id(model["vocab"], added, path)
+    ids = {piece: i for i, piece in reversed(list(enumerate(pieces)))}
+
+    def find(piece: bytes) -> int:
+        return ids.get(piece, -1)
+
+    known = {i for i in (find(s.encode()) for s in _CONTROL) if i >= 0}
+    control = {t["id"] for t in added if t.get("special") and not _is_text_piece(pieces[t["id"]])}
+    control |= known
+    notes: list[str] = []
+    stops = _stop_ids(find, _declared_stops(folder, len(pieces)), control, notes)
+    return Vocabulary(
+        pieces=pieces,
+        merges=_merges(model.get("merges"), path),
+        scores=None,
+        control_ids=tuple(sorted(control)),
+        user_defined_ids=tuple(sorted({t["id"] for t in added} - control)),
+        inert_ids=(),
+        unknown_id=find(b"<unk>"),
+        bos_id=_known_id("bos", find(b"<bos>"), None, str(path)),
+        eos_id=_known_id("eos", find(b"<eos>"), None, str(path)),
+        stop_ids=stops,
+        notes=tuple(notes),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; `ModelFileError` if there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelFileError(f"{path}: no such file") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path}: not readable as JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise ModelFileError(f"{path}: holds {type(content).__name__}, not an object")
+    return content
+
+
+def _check_algorithm(content: Mapping[str, Any], model: Mapping[str, Any], path: Path) -> None:
+    """Only Gemma's scheme is served: BPE, byte fallback, space to U+2581, no other splitting."""
+    normalizer = content.get("normalizer")
+    if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence":
+        steps = normalizer.get("normalizers")
+        normalizer = steps[0] if isinstance(steps, list) and len(steps) == 1 else normalizer
+    expected_normalizer = {
+        "type": "Replace",
+        "pattern": {"String": " "},
+        "content": SPACE_MARK,
+    }
+    splitter = content.get("pre_tokenizer")
+    is_split_at_spaces = splitter is None or (
+        # After the normalizer there are no spaces left to split at.
+        isinstance(splitter, dict)
+        and splitter.get("type") == "Split"
+        and splitter.get("pattern") == {"String": " "}
+    )
+    found = {
+        "model.type": model.get("type", "BPE") == "BPE",
+        "model.byte_fallback": model.get("byte_fallback") is True,
+        "model.ignore_merges": not model.get("ignore_merges"),
+        "model.dropout": not model.get("dropout"),
+        "normalizer": normalizer == expected_normalizer,
+        "pre_tokenizer": is_split_at_spaces,
+    }
+    for key, is_served in found.items():
+        if not is_served:
+            raise UnsupportedModelError(
+                f"{path}: {key} is not Gemma's, and no other tokenizer is served"
+            )
+
+
+def _is_added_token(token: object) -> bool:
+    return (
+        isinstance(token, dict)
+        and type(token.get("id")) is int
+        and isinstance(token.get("content"), str)
+        and not any(token.get(k) for k in ("lstrip", "rstrip", "single_word"))
+    )
+
+
+def _pieces_by_id(
+    vocab: Mapping[str, Any], added: Sequence[Mapping[str, Any]], path: Path
+) -> list[bytes]:
+    items = [*vocab.items(), *((t["content"], t["id"]) for t in added)]
+    for piece, token_id in items:
+        if type(token_id) is not int or not 0 <= token_id < _MAX_PIECES:
+            raise ModelFileError(
+                f"{path}: the id of piece {piece!r} is {token_id!r}, not an integer from 0 to "
+                f"{_MAX_PIECES - 1}"
+            )
+    pieces = [b""] * (max((token_id for _, token_id in items), default=-1) + 1)
+    for piece, token_id in items:
+        spelled = piece.encode("utf-8", "surrogatepass")
+        if pieces[token_id] not in (b"", spelled):
+            raise ModelFileError(f"{path}: id {token_id} is given to two pieces")
+        pieces[token_id] = spelled
+    return pieces
+
+
+def _merges(merges: object, path: Path) -> list[bytes]:
+    if not isinstance(merges, list) or not merges:
+        raise ModelFileError(f"{path}: model.merges is missing or empty")
+    joined: list[bytes] = []
+    for index, merge in enumerate(merges):
+        # Older files write "left right", newer ones ["left", "right"].
+        if isinstance(merge, list) and len(merge) == 2 and all(isinstance(m, str) for m in merge):
+            merge = " ".join(merge)
+        if not isinstance(merge, str):
+            raise ModelFileError(f"{path}: model.merges[{index}] is not a pair of pieces")
+        joined.append(merge.encode("utf-8", "surrogatepass"))
+    return joined
+
+
+def _declared_stops(folder: Path, num_pieces: int) -> list[int]:
+    """Values of eos_token_id in generation_config.json and config.json, where these exist."""
+    stops: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        if not path.exists():
+            continue
+        value = read_json(path).get("eos_token_id")
+        for token_id in value if isinstance(value, list) else [value]:
+            if token_id is None:
+                continue
+            if type(token_id) is not int or not 0 <= token_id < num_pieces:
+                raise ModelFileError(
+                    f"{path}: eos_token_id is {value!r}, but ids end at {num_pieces - 1}"
+                )
+            stops.append(token_id)
+    return stops
