@@ -4,10 +4,20 @@
 namespace culet::ggml {
 namespace {
 
-// Adds bit i of `bits` to code i, at the weight 1 << shift.
-void add_high_bits(uint32_t bits, int shift, uint8_t* codes) {
-    for (int i = 0; i < 32; ++i) {
-        codes[i] = static_cast<uint8_t>(codes[i] | ((bits >> i) & 1) << shift);
+// Adds bit i of 32 stored bits to code i, at the weight 1 << shift.
+void add_high_bits(const uint8_t* bits, int shift, uint8_t* codes) {
+    for (int i = 0; i < 4; ++i) {
+        store_u64(load_u64(codes + i * 8) | spread_bits(bits[i]) << shift, codes + i * 8);
+    }
+}
+
+// Adds bit r of 32 bytes to the codes of run r of 32, at the weight 1 << shift; 8 runs.
+void add_bit_planes(const uint8_t* bytes, int shift, uint8_t* codes) {
+    for (int run = 0; run < 8; ++run) {
+        for (int i = 0; i < 32; ++i) {
+            const int bit = bytes[i] >> run & 1;
+            codes[run * 32 + i] = static_cast<uint8_t>(codes[run * 32 + i] | bit << shift);
+        }
     }
 }
 
@@ -32,7 +42,7 @@ void unpack_q4_1(const uint8_t* b, const PlaneRow& out) {
 void unpack_q5_0(const uint8_t* b, const PlaneRow& out) {
     out.f16_scales[0] = load_u16(b);
     split_nibbles(b + 6, 16, out.codes);
-    add_high_bits(load_u32(b + 2), 4, out.codes);
+    add_high_bits(b + 2, 4, out.codes);
 }
 
 // d f16, min f16, 32 high bits, 16 x two low nibbles.
@@ -40,27 +50,29 @@ void unpack_q5_1(const uint8_t* b, const PlaneRow& out) {
     out.f16_scales[0] = load_u16(b);
     out.f16_mins[0] = load_u16(b + 2);
     split_nibbles(b + 8, 16, out.codes);
-    add_high_bits(load_u32(b + 4), 4, out.codes);
+    add_high_bits(b + 4, 4, out.codes);
 }
 
 // d f16, 32 x int8; the code is the value + 128.
 void unpack_q8_0(const uint8_t* b, const PlaneRow& out) {
     out.f16_scales[0] = load_u16(b);
-    for (int i = 0; i < 32; ++i) out.codes[i] = b[2 + i] ^ 0x80;
+    uint8_t* codes = out.codes;  // a local: `out` itself might be what a byte store changes
+    for (int i = 0; i < 32; ++i) codes[i] = b[2 + i] ^ 0x80;
 }
 
 // d f16, 128 bits; a set bit is +d (code 2), a clear one -d (code 0).
 void unpack_q1_0(const uint8_t* b, const PlaneRow& out) {
     replicate(load_u16(b), 4, out.f16_scales);
-    for (int i = 0; i < 128; ++i) {
-        out.codes[i] = static_cast<uint8_t>((b[2 + i / 8] >> (i % 8) & 1) * 2);
-    }
+    for (int i = 0; i < 16; ++i) store_u64(spread_bits(b[2 + i]) << 1, out.codes + i * 8);
 }
 
 // d f16, 16 x four consecutive codes.
 void unpack_q2_0(const uint8_t* b, const PlaneRow& out) {
     replicate(load_u16(b), 2, out.f16_scales);
-    for (int i = 0; i < 64; ++i) out.codes[i] = b[2 + i / 4] >> (i % 4 * 2) & 3;
+    for (int i = 0; i < 8; ++i) {
+        const uint64_t upper = spread_pairs(b[3 + i * 2]);
+        store_u64(spread_pairs(b[2 + i * 2]) | upper << 32, out.codes + i * 8);
+    }
 }
 
 // `digits` base-3 digits of each of n bytes, most significant first, digit-major. A byte b stands
@@ -127,12 +139,7 @@ void unpack_q2_k(const uint8_t* b, const PlaneRow& out) {
 // scales (8 bytes of low nibbles, 4 bytes of high pairs), d f16. A scale is stored + 32.
 void unpack_q3_k(const uint8_t* b, const PlaneRow& out) {
     for (int half = 0; half < 2; ++half) split_pairs(b + 32 + half * 32, out.codes + half * 128);
-    for (int run = 0; run < 8; ++run) {
-        for (int i = 0; i < 32; ++i) {
-            uint8_t& code = out.codes[run * 32 + i];
-            code = static_cast<uint8_t>(code | (b[i] >> run & 1) << 2);
-        }
-    }
+    add_bit_planes(b, 2, out.codes);
     const uint8_t* scales = b + 96;
     for (int i = 0; i < 16; ++i) {
         const int low = scales[i % 8] >> (i / 8 * 4) & 15;
@@ -173,12 +180,7 @@ void unpack_q5_k(const uint8_t* b, const PlaneRow& out) {
     unpack_scales_k4(b + 4, out);
     for (int pair = 0; pair < 4; ++pair)
         split_nibbles(b + 48 + pair * 32, 32, out.codes + pair * 64);
-    for (int run = 0; run < 8; ++run) {
-        for (int i = 0; i < 32; ++i) {
-            uint8_t& code = out.codes[run * 32 + i];
-            code = static_cast<uint8_t>(code | (b[16 + i] >> run & 1) << 4);
-        }
-    }
+    add_bit_planes(b + 16, 4, out.codes);
 }
 
 // Two halves of 64 bytes of low nibbles, two halves of 32 bytes of high pairs, 16 x int8 scale,

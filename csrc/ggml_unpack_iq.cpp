@@ -1,7 +1,6 @@
 // Unpackers of the IQ types, whose codes are looked up 8 (IQ1, IQ2) or 4 (IQ3) at a time in a
 // vector codebook. Each function states its block's byte layout.
-#include <array>
-#include <cstring>
+#include <bit>
 
 #include "ggml_unpack.h"
 #include "iq_grids.h"
@@ -9,49 +8,33 @@
 namespace culet::ggml {
 namespace {
 
-// The fields of `bits` bits of a grid entry, one a byte, first value in the lowest byte.
-constexpr uint64_t spread(uint16_t entry, int bits, int count) {
-    uint64_t bytes = 0;
-    for (int i = 0; i < count; ++i) {
-        bytes |= static_cast<uint64_t>(entry >> (bits * i) & ((1 << bits) - 1)) << (8 * i);
-    }
-    return bytes;
-}
-
-// Eight sign bits as one byte each, at the weight 1 << shift.
-uint64_t spread_signs(uint8_t signs, int shift) {
-    static constexpr auto kTable = [] {
-        std::array<uint64_t, 256> table{};
-        for (int i = 0; i < 256; ++i) table[i] = spread(static_cast<uint16_t>(i), 1, 8);
-        return table;
-    }();
-    return kTable[signs] << shift;
-}
-
 // Seven stored sign bits; the eighth makes the number of negative signs even.
 uint8_t even_signs(uint32_t signs7) {
     signs7 &= 127;
     return static_cast<uint8_t>(signs7 | static_cast<uint32_t>(std::popcount(signs7) & 1) << 7);
 }
 
-void store_u64(uint64_t bytes, uint8_t* codes) {
-    for (int i = 0; i < 8; ++i) codes[i] = static_cast<uint8_t>(bytes >> (8 * i));
+// The eight 2-bit indices of an IQ1 or IQ2 grid entry, a byte each.
+uint64_t spread_entry(uint16_t entry) {
+    const uint64_t upper = spread_pairs(static_cast<uint8_t>(entry >> 8));
+    return spread_pairs(static_cast<uint8_t>(entry)) | upper << 32;
 }
 
 // Codes of 8 magnitudes of 2 bits with their signs in bit 2.
 void store_iq2(uint16_t entry, uint8_t signs, uint8_t* codes) {
-    store_u64(spread(entry, 2, 8) | spread_signs(signs, 2), codes);
+    store_u64(spread_entry(entry) | spread_bits(signs) << 2, codes);
 }
 
 // Codes of 2 x 4 magnitudes of 3 bits with their signs in bit 3.
 void store_iq3(uint16_t first, uint16_t second, uint8_t signs, uint8_t* codes) {
-    store_u64(spread(first, 3, 4) | spread(second, 3, 4) << 32 | spread_signs(signs, 3), codes);
+    const uint64_t upper = spread_triples(second);
+    store_u64(spread_triples(first) | upper << 32 | spread_bits(signs) << 3, codes);
 }
 
 // Codes of 8 ternary digits; bit 2 tells that the group's delta is negative.
 void store_iq1(uint16_t entry, bool negative_delta, uint8_t* codes) {
     const uint64_t delta = negative_delta ? 0x0404040404040404u : 0;
-    store_u64(spread(entry, 2, 8) | delta, codes);
+    store_u64(spread_entry(entry) | delta, codes);
 }
 
 // An IQ sub-scale: the stored s stands for s + 1/2, kept as the integer 2 s + 1.

@@ -12,6 +12,7 @@ from stored import WEIGHT_TYPES, assert_same_bits, edge_tensor, random_tensor
 
 from culet.errors import ModelFileError, UnsupportedModelError
 from culet.quant.blocks import decode, decode_rows
+from culet.quant.planes import to_planes
 from culet.quant.tensor import QTensor
 from culet.quant.types import BY_NAME
 
@@ -152,6 +153,10 @@ def test_decoding_holds_one_slice_besides_the_result() -> None:
             r"^tensor t has rows of 33 values, but Q4_0 stores multiples of 32$",
         ),
         (
+            QTensor("t", BY_NAME["Q4_0"], (0, 32), np.zeros((0, 18), np.uint8)),
+            r"^tensor t has shape \(0, 32\), that is no values$",
+        ),
+        (
             QTensor("t", BY_NAME["Q4_0"], (2, 64), np.zeros((2, 18), np.uint8)),
             r"^tensor t has \(2, 18\) bytes, but Q4_0 of shape \(2, 64\) needs \(2, 36\)$",
         ),
@@ -167,6 +172,10 @@ def test_decoding_holds_one_slice_besides_the_result() -> None:
 def test_a_tensor_that_contradicts_itself_is_refused(tensor: QTensor, message: str) -> None:
     with pytest.raises(ModelFileError, match=message):
         decode(tensor)
+    with pytest.raises(ModelFileError, match=message):
+        decode_rows(tensor, np.zeros(1, np.int32))
+    with pytest.raises(ModelFileError, match=message):
+        to_planes(tensor)
 
 
 def test_integers_are_not_weights() -> None:

@@ -5,8 +5,6 @@ Checked bit for bit against the `gguf` package; never the fast path.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +17,7 @@ from culet.quant.planes import (
     unpack_rows,
 )
 from culet.quant.tensor import QTensor
+from culet.quant.unpack import U8
 
 
 def decode(tensor: QTensor) -> Float32Array:
@@ -28,13 +27,7 @@ def decode(tensor: QTensor) -> Float32Array:
     can't hold, and UnsupportedModelError for integer types.
     """
     check_tensor(tensor)
-    row_scale = scale_of_rows(tensor)
-    out = np.empty((tensor.num_rows, tensor.row_values), np.float32)
-    for rows in row_slices(tensor.num_rows, tensor.row_values):
-        scale = None if row_scale is None else row_scale[rows]
-        planes = unpack_rows(tensor.qtype, tensor.data[rows], tensor.name, scale)
-        out[rows] = planes_to_float(planes)
-    return out.reshape(tensor.shape)
+    return _decode(tensor, tensor.data, scale_of_rows(tensor)).reshape(tensor.shape)
 
 
 def decode_rows(tensor: QTensor, row_ids: NDArray[np.integer]) -> Float32Array:
@@ -42,16 +35,20 @@ def decode_rows(tensor: QTensor, row_ids: NDArray[np.integer]) -> Float32Array:
 
     Reads only those rows. Raises IndexError for an id outside of the tensor, else as `decode`.
     """
+    check_tensor(tensor)
     outside = row_ids[(row_ids < 0) | (row_ids >= tensor.num_rows)]
     if outside.size:
         raise IndexError(
             f"tensor {tensor.name} has rows 0 to {tensor.num_rows - 1}, not {int(outside[0])}"
         )
-    scale = scale_of_rows(tensor)
-    gathered = replace(
-        tensor,
-        shape=(len(row_ids), tensor.row_values),
-        data=tensor.data[row_ids],
-        scale=None if scale is None else scale[row_ids],
-    )
-    return decode(gathered)
+    row_scale = scale_of_rows(tensor)
+    return _decode(tensor, tensor.data[row_ids], None if row_scale is None else row_scale[row_ids])
+
+
+def _decode(tensor: QTensor, data: U8, row_scale: Float32Array | None) -> Float32Array:
+    """float32 [n, row_values] of n rows of the tensor, a slice at a time."""
+    out = np.empty((len(data), tensor.row_values), np.float32)
+    for rows in row_slices(len(data), tensor.row_values):
+        scale = None if row_scale is None else row_scale[rows]
+        out[rows] = planes_to_float(unpack_rows(tensor.qtype, data[rows], tensor.name, scale))
+    return out

@@ -123,6 +123,8 @@ def unpack_rows(qtype: QuantType, data: U8, name: str, row_scale: Float32Array |
 def check_tensor(tensor: QTensor) -> None:
     """Refuse integer types, parts of blocks, and bytes that aren't what type and shape ask for."""
     qtype = tensor.qtype
+    if 0 in tensor.shape:
+        raise ModelFileError(f"tensor {tensor.name} has shape {tensor.shape}, that is no values")
     if qtype.is_integer:
         raise UnsupportedModelError(
             f"tensor {tensor.name} holds {qtype.name} integers where weights are needed"
