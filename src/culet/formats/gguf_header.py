@@ -105,7 +105,7 @@ class _Parser:
         self._check_count("keys", num_keys, _MIN_KEY_BYTES)
         metadata: dict[str, Any] = {}
         for index in range(num_keys):
-            key = self._text(f"key {index}", MAX_KEY_BYTES)
+            key = self._name(f"key {index}", MAX_KEY_BYTES)
             if key in metadata:
                 raise self._error(f"key {key} occurs twice")
             metadata[key] = self._value(key)
@@ -223,7 +223,7 @@ class _Parser:
         found: dict[str, tuple[TensorInfo, int]] = {}
         unserved: list[str] = []
         for index in range(num_tensors):
-            name = self._text(f"the name of tensor {index}", MAX_TENSOR_NAME_BYTES)
+            name = self._name(f"tensor {index}", MAX_TENSOR_NAME_BYTES)
             if name in found:
                 raise self._error(f"tensor {name} occurs twice")
             shape = self._shape(name)
@@ -242,10 +242,8 @@ class _Parser:
         if unserved:
             named = "; ".join(unserved[:MAX_NAMED_TENSORS])
             more = len(unserved) - MAX_NAMED_TENSORS
-            rest = f"; and {more} more" if more > 0 else ""
-            raise UnsupportedModelError(
-                f"{self.file.path}: tensors of types that aren't served: {named}{rest}"
-            )
+            rest = f"; and {more} more tensors" if more > 0 else ""
+            raise UnsupportedModelError(f"{self.file.path}: {named}{rest}")
         data_start = -(-self.position // alignment) * alignment
         return [self._located(info, data_start + offset) for info, offset in found.values()]
 
@@ -298,6 +296,12 @@ class _Parser:
 
     def _u64(self, what: str) -> int:
         return int.from_bytes(self._take(8, what), "little")
+
+    def _name(self, what: str, limit: int) -> str:
+        name = self._text(f"the name of {what}", limit)
+        if not name:
+            raise self._error(f"{what} has an empty name")
+        return name
 
     def _text(self, what: str, limit: int, errors: str = "strict") -> str:
         """A string; `errors` says what becomes of invalid UTF-8 (names must be valid)."""

@@ -110,7 +110,10 @@ def _write(
 ) -> None:
     file.write(MAGIC + struct.pack("<IQQ", 3, len(tensors), len(metadata)))
     for key, value in metadata.items():
-        type_id, payload = _encode(key, value)
+        try:
+            type_id, payload = _encode(key, value)
+        except (struct.error, OverflowError) as error:
+            raise UsageError(f"{key}: a GGUF value of its type can't hold {value!r}") from error
         file.write(_string(key) + struct.pack("<I", type_id))
         file.write(payload)
     offset = 0

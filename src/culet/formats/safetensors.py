@@ -203,9 +203,11 @@ def _weight_map(path: Path) -> dict[str, str]:
         raise ModelFileError(f"{path}: weight_map is missing or empty")
     for tensor, name in weight_map.items():
         # A name with a path in it could point anywhere on the machine.
-        if not isinstance(name, str) or Path(name).name != name:
+        plain = isinstance(name, str) and Path(name).name == name
+        if not plain or not name.endswith(".safetensors"):
             raise ModelFileError(
-                f"{path}: tensor {tensor} lies in {name!r}, must be a file of the same folder"
+                f"{path}: tensor {tensor} lies in {name!r}, must be a .safetensors "
+                f"file of the same folder"
             )
     return weight_map
 
