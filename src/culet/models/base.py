@@ -21,7 +21,7 @@ class Step:
     the runner decides which rows go on, a model never branches on a value.
 
     Attributes:
-        token_ids: [n]; where an embedding overrides a row, the id whose per-layer row it gets (pad).
+        token_ids: [n]; where an embedding overrides a row, the id of its per-layer row (pad).
         positions: [n] absolute positions.
         pages: per attention kind, the page table over all n rows.
         kept_rows: [m] ascending indices of the rows that go through all layers.

@@ -3,7 +3,9 @@
 Rules that hold for every op:
 
 * An op enqueues; results are valid after `sync()`. `reference` runs at once and its sync is empty.
-  Buffers given to an op must not be changed by the caller before `sync()`.
+  Buffers given to an op must not be changed by the caller before `sync()`; the backend keeps them
+  (weights, index arrays and page tables too) alive until then, so the caller may drop them.
+* No op is called with zero rows.
 * Ops write into buffers that the caller gives. Shapes are fixed by the step, so that a recorded
   sequence of ops can be replayed. An output never aliases an input unless the op says so.
 * Host index data (ids, rows, positions) are C-contiguous int32 numpy arrays.
@@ -66,7 +68,13 @@ class PageTable:
 
 
 class KvLayer(Protocol):
-    """K and V storage of one owning layer: [num_pages, num_kv_heads, page_tokens, head_dim] each."""
+    """K and V storage of one owning layer: [num_pages, num_kv_heads, page_tokens, head_dim] each.
+
+    Values are stored as the `KvType` says, rounded to nearest even. f16 saturates at +-65504. q8_0
+    holds groups of 32 along head_dim with one f16 scale (ggml's Q8_0: d = max|x| / 127 in float32,
+    codes x * (1 / d) rounded half away from zero with the unrounded d, then d rounded to f16), so
+    that head_dim must be a multiple of 32: `BackendError` otherwise.
+    """
 
     num_bytes: int
 
@@ -120,7 +128,7 @@ class Ops(Protocol):
         ...
 
     def table(self, source: QTensor, placement: Placement) -> Weight:
-        """A look-up table [rows, values], only gathered from; with `disk` read through the mapping."""
+        """A look-up table [rows, values], only gathered from; `disk` reads through the mapping."""
         ...
 
     def kv_layer(
@@ -225,7 +233,7 @@ class Ops(Protocol):
     def linear_norm_add(
         self, x: Array, a: Array, weight: Weight, norm: Array | None, eps: float
     ) -> None:
-        """x [n, d] += rms(a weight^T, norm), a [n, in]; with norm None the product is added as is."""
+        """x [n, d] += rms(a weight^T, norm), a [n, in]; norm None adds the product as it is."""
         ...
 
     def gate_up(
@@ -273,7 +281,8 @@ class Ops(Protocol):
         is down(gelu_tanh(gate y) * up y) of y = rms(x, mlp_norm), and routed is the sum over the
         `num_used` most probable experts of share_e * down_e(gelu_tanh(gate_e z) * up_e z) with
         z = rms(x, experts_norm). Router: softmax(router (rms(x, None) * router_scale)); the used
-        shares are divided by their sum, then multiplied by expert_scale.
+        shares are divided by their sum, then multiplied by expert_scale. Of equally probable
+        experts the lower index is used; the sum runs in ascending order of expert index.
         """
         ...
 
