@@ -18,7 +18,7 @@ from culet.ops.interface import Array, Experts, Int32Array, KvLayer, Ops, Placem
 
 
 class Mlp:
-    """The feed-forward block: a gated MLP, with routed experts beside it where the layer has any."""
+    """The feed-forward block: a gated MLP, with routed experts beside it in some models."""
 
     def __init__(self, config: ModelConfig, spec: LayerSpec, loader: WeightLoader) -> None:
         self.ops = loader.ops
@@ -175,6 +175,8 @@ class Gemma4:
         self.head = Head(config, loader)
         self.inputs = PerLayerInputs(config, loader, ple_placement) if config.ple_dim else None
         self.ropes = RopeTables(config, self.ops)
+        if "rope_freqs" in loader:  # its values are in config.ropes already
+            loader.tensor("rope_freqs", config.ropes["full"].head_dim // 2)
         self.layers = [Layer(config, spec, loader) for spec in config.layers]
 
     def forward(self, step: Step, kv: Mapping[int, KvLayer]) -> StepOutput:

@@ -65,7 +65,7 @@ class WeightLoader:
         return weight
 
     def linear_parts(self, name: str, num_out: list[int], num_in: int) -> list[Weight | None]:
-        """One weight for each run of rows of a linear; None for a run of no rows. Copies nothing."""
+        """One weight for each run of rows of a linear, by views; None for a run of no rows."""
         tensor = self.tensor(name, sum(num_out), num_in)
         ends = np.cumsum(num_out).tolist()
         parts = [

@@ -313,7 +313,7 @@ class ReferenceOps:
 
 
 def expert_shares(scores: Float32Array, num_used: int, expert_scale: Float32Array) -> Float32Array:
-    """Each expert's factor [n, num_experts], 0 for unused ones, from router scores of that shape."""
+    """Each expert's factor, 0 for unused ones, from router scores; both [n, num_experts]."""
     shifted = np.exp(scores - scores.max(axis=-1, keepdims=True))
     probability = shifted / shifted.sum(axis=-1, keepdims=True)
     used = np.argsort(-probability, axis=-1, kind="stable")[:, :num_used]
