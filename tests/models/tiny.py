@@ -1,8 +1,9 @@
-"""Tiny random models: made by transformers, offered as HF and as GGUF checkpoints in memory."""
+"""Tiny random models: made by transformers, saved as HF folders and as GGUF files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -10,11 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.numpy import save_file
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Gemma4ForCausalLM, Gemma4TextConfig
 
 from culet.formats import names
+from culet.formats.gguf_writer import float_tensor, write_gguf
 from culet.quant.tensor import QTensor
-from culet.quant.types import BY_NAME
 
 Float32Array = NDArray[np.float32]
 _S, _F = "sliding_attention", "full_attention"
@@ -76,8 +78,11 @@ CONFIGS = (
     Tiny(
         "e-series, many shared, sliding owner last",
         "gemma4",
-        {"layer_types": [_F, _S, _F, _S, _S, _F, _S, _F], "num_hidden_layers": 8,
-         "num_kv_shared_layers": 6},
+        {
+            "layer_types": [_F, _S, _F, _S, _S, _F, _S, _F],
+            "num_hidden_layers": 8,
+            "num_kv_shared_layers": 6,
+        },
     ),
     Tiny(
         "e-series, owners far apart",
@@ -101,8 +106,11 @@ CONFIGS = (
         | {"attention_k_eq_v": True, "num_key_value_heads": 2, "num_global_key_value_heads": 1},
     ),
     Tiny("mixture of experts", "gemma4", _NO_PLE | _NO_SHARE | _MOE),
-    Tiny("mixture of experts, k = v", "gemma4",
-         _NO_PLE | _NO_SHARE | _MOE | {"attention_k_eq_v": True}),
+    Tiny(
+        "mixture of experts, k = v",
+        "gemma4",
+        _NO_PLE | _NO_SHARE | _MOE | {"attention_k_eq_v": True},
+    ),
     Tiny(
         "odd sizes",
         "gemma4",
@@ -125,8 +133,17 @@ CONFIGS = (
         "gemma3",
         {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "num_key_value_heads": 2},
     ),
-    Tiny("gemma 3, odd sizes", "gemma3", {"hidden_size": 33, "num_attention_heads": 3,
-                                          "intermediate_size": 27, "head_dim": 10}),
+    Tiny(
+        "gemma 3, odd sizes",
+        "gemma3",
+        {
+            "hidden_size": 33,
+            "num_attention_heads": 3,
+            "intermediate_size": 27,
+            "head_dim": 10,
+            "query_pre_attn_scalar": 10,
+        },
+    ),
 )
 
 
@@ -156,6 +173,11 @@ def make_model(tiny: Tiny, seed: int = 0, embed_gain: float = 3.0) -> Any:
                 tensor.normal_(0.0, embed_gain * tensor.shape[1] ** -0.5)
             elif name.endswith("layer_scalar"):
                 tensor.uniform_(0.5, 1.5)
+            elif "q_norm" in name or "k_norm" in name:
+                # Scores q.k of a standard deviation of about 1, as in a trained model: with a gain
+                # of 1 the softmax is nearly one-hot, and rounding grows from layer to layer.
+                gain = tensor.shape[0] ** -0.25 if tiny.architecture == "gemma4" else 1.0
+                tensor.normal_(gain + mean - 1.0, 0.3 * gain)
             elif "norm" in name or name.endswith("scale"):
                 tensor.normal_(mean, 0.3)
             else:
@@ -163,58 +185,67 @@ def make_model(tiny: Tiny, seed: int = 0, embed_gain: float = 3.0) -> Any:
     return model.float().eval()
 
 
-@dataclass
-class MemoryCheckpoint:
-    """A checkpoint of float32 arrays; see `Checkpoint`."""
-
-    kind: Literal["gguf", "safetensors"]
-    architecture: str
-    metadata: dict[str, Any]
-    tensors: dict[str, Float32Array]
-    path: Path = Path("tiny")
-    released: list[str] = field(default_factory=list)
-
-    @property
-    def file_bytes(self) -> int:
-        return sum(array.nbytes for array in self.tensors.values())
-
-    def tensor_names(self) -> list[str]:
-        return list(self.tensors)
-
-    def tensor(self, name: str) -> QTensor:
-        array = np.ascontiguousarray(self.tensors[name], dtype=np.float32)
-        data = array.reshape(-1, array.shape[-1]).view(np.uint8)
-        return QTensor(name, BY_NAME["F32"], array.shape, data)
-
-    def release(self, name: str) -> None:
-        self.released.append(name)
-
-    def close(self) -> None:
-        pass
+def save_hf(model: Any, folder: Path, extra: Mapping[str, Float32Array] | None = None) -> Path:
+    """Write a safetensors folder as `save_pretrained` does, with further tensors if given."""
+    folder.mkdir(parents=True)
+    arrays = _arrays(model) | dict(extra or {})
+    save_file(
+        {name: np.ascontiguousarray(a) for name, a in arrays.items()}, folder / "model.safetensors"
+    )
+    architecture = (
+        "Gemma3ForCausalLM" if "gemma3" in model.config.model_type else ("Gemma4ForCausalLM")
+    )
+    config = json.loads(model.config.to_json_string()) | {"architectures": [architecture]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
 
 
-def hf_checkpoint(model: Any, architecture: str) -> MemoryCheckpoint:
-    """The model as its safetensors folder would offer it."""
-    tensors = {
+def save_gguf(
+    model: Any,
+    path: Path,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Float32Array] | None = None,
+    without: Collection[str] = (),
+    encode: Callable[[str, Float32Array], QTensor] = float_tensor,
+) -> Path:
+    """Write a GGUF file as llama.cpp's converter does.
+
+    Args:
+        metadata: keys to replace, or to leave out where the value is None.
+        extra: further tensors, by GGUF name.
+        without: GGUF names of tensors to leave out.
+        encode: gives the stored tensor of each name and array.
+    """
+    architecture = "gemma3" if "gemma3" in model.config.model_type else "gemma4"
+    keys = {"general.architecture": architecture}
+    keys |= gguf_metadata(model.config, architecture) | dict(metadata or {})
+    arrays = gguf_arrays(model, architecture) | dict(extra or {})
+    tensors = [encode(name, array) for name, array in arrays.items() if name not in without]
+    write_gguf(path, {k: v for k, v in keys.items() if v is not None}, tensors)
+    return path
+
+
+def gguf_arrays(model: Any, architecture: str) -> dict[str, Float32Array]:
+    """The model's tensors under their GGUF names, with the values that GGUF holds."""
+    rename = _gguf_names(len(model.config.layer_types))
+    arrays: dict[str, Float32Array] = {}
+    for name, array in _arrays(model).items():
+        row, gguf_name = rename[name.removeprefix("model.")]
+        one = 1.0 if architecture == "gemma3" and row.is_gain else 0.0
+        arrays[gguf_name] = array + np.float32(one)
+    if architecture == "gemma4":
+        arrays["rope_freqs.weight"] = _rope_freqs(model.config)
+    return arrays
+
+
+def _arrays(model: Any) -> dict[str, Float32Array]:
+    """All tensors under transformers' names, the tied head left out as in saved files."""
+    return {
         name: tensor.numpy().copy()
         for name, tensor in model.state_dict().items()
         if name != "lm_head.weight"
     }
-    return MemoryCheckpoint("safetensors", architecture, model.config.to_dict(), tensors)
-
-
-def gguf_checkpoint(model: Any, architecture: str) -> MemoryCheckpoint:
-    """The model as llama.cpp's converter would write it to GGUF."""
-    rename = _gguf_names(len(model.config.layer_types))
-    tensors: dict[str, Float32Array] = {}
-    for name, array in hf_checkpoint(model, architecture).tensors.items():
-        row, gguf_name = rename[name.removeprefix("model.")]
-        one = 1.0 if architecture == "gemma3" and row.is_gain else 0.0
-        tensors[gguf_name] = array + np.float32(one)
-    metadata = gguf_metadata(model.config, architecture)
-    if architecture == "gemma4":
-        tensors["rope_freqs.weight"] = _rope_freqs(model.config)
-    return MemoryCheckpoint("gguf", architecture, metadata, tensors)
 
 
 def _gguf_names(num_layers: int) -> dict[str, tuple[names.Row, str]]:

@@ -122,14 +122,12 @@ class Runner:
                 for k in kinds
             },
             wants_logits=np.arange(len(kept), dtype=np.int32),
-            embedding_rows=_joined([r for r, _ in given], np.int32),
-            embeddings=_joined([e for _, e in given], np.float32),
+            embedding_rows=(
+                np.concatenate([r for r, _ in given]).astype(np.int32) if given else None
+            ),
+            embeddings=np.concatenate([e for _, e in given]) if given else None,
         )
 
 
 def _num_logits(piece: Piece) -> int:
     return {"none": 0, "last": 1, "all": len(piece.token_ids)}[piece.wants_logits]
-
-
-def _joined(parts: list[NDArray[np.generic]], dtype: type[np.generic]) -> NDArray[np.generic] | None:
-    return np.concatenate(parts).astype(dtype) if parts else None

@@ -162,6 +162,11 @@ class ReferenceOps:
     ) -> KvLayer:
         return ReferenceKvLayer(num_pages, page_tokens, num_kv_heads, head_dim, kv_type)
 
+    def copy_page(self, kv: KvLayer, source: int, target: int) -> None:
+        assert isinstance(kv, ReferenceKvLayer)
+        kv.k.copy_page(source, target)
+        kv.v.copy_page(source, target)
+
     def sync(self) -> None:
         pass
 

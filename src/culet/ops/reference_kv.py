@@ -77,6 +77,11 @@ class PlainStore:
         return from_bf16(stored) if self._kv_type == "bf16" else stored.astype(np.float32)
 
 
+    def copy_page(self, source: int, target: int) -> None:
+        """Page `target` becomes a copy of page `source`."""
+        self._values[target] = self._values[source]
+
+
 class Q8Store:
     """The same in groups of 32 int8 codes with one f16 scale."""
 
@@ -99,6 +104,11 @@ class Q8Store:
         codes = self._codes[pages, head].astype(np.float32)
         scales = self._scales[pages, head].astype(np.float32)
         return codes * np.repeat(scales, Q8_GROUP, axis=-1)
+
+    def copy_page(self, source: int, target: int) -> None:
+        """See `PlainStore.copy_page`."""
+        self._codes[target] = self._codes[source]
+        self._scales[target] = self._scales[source]
 
 
 class ReferenceKvLayer:

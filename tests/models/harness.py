@@ -1,0 +1,89 @@
+"""Loading a model file into a runner, and running prompts cut in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from culet.engine.config import EngineConfig
+from culet.engine.kv_cache import KvCache
+from culet.engine.runner import Piece, Runner, Wanted
+from culet.errors import BackendError
+from culet.formats.opening import open_checkpoint
+from culet.llm.loading import load_model
+from culet.models.base import Model
+from culet.models.config import ModelConfig
+from culet.models.registry import read_config
+from culet.ops.interface import KvType, Ops
+from culet.ops.select import BackendName, load_ops
+
+Float32Array = NDArray[np.float32]
+CONTEXT = 128
+BACKENDS: tuple[BackendName, ...] = ("reference", "cpu")
+
+
+def exact_ops(backend: BackendName) -> Ops:
+    """A backend in exact precision; the test is skipped where it is not built."""
+    try:
+        return load_ops(backend, precision="exact", threads=2)
+    except BackendError as error:
+        pytest.skip(str(error))
+
+
+class Loaded:
+    """A model on a backend, with a fresh cache for every prompt."""
+
+    def __init__(self, path: Path, ops: Ops) -> None:
+        self.ops = ops
+        self.checkpoint = open_checkpoint(path)
+        self.config: ModelConfig = read_config(self.checkpoint)
+        self.model: Model = load_model(self.config, self.checkpoint, ops, "host")
+
+    def runner(self, longest_piece: int = CONTEXT, kv_type: KvType = "f32") -> Runner:
+        engine = EngineConfig(
+            context_length=CONTEXT,
+            max_seqs=3,
+            prefill_tokens=longest_piece,
+            page_tokens=16,
+            kv_type=kv_type,
+        )
+        cache = KvCache(self.ops, self.config, engine)
+        return Runner(self.model, self.ops, cache, CONTEXT)
+
+    def logits(
+        self,
+        ids: NDArray[np.int32],
+        pieces: Sequence[int] | None = None,
+        wants: Wanted = "all",
+        kv_type: KvType = "f32",
+    ) -> Float32Array:
+        """Logits of a prompt run in pieces of these lengths (default: in one)."""
+        lengths = list(pieces or [len(ids)])
+        assert sum(lengths) == len(ids)
+        runner = self.runner(max(lengths), kv_type)
+        sequence = runner.cache.new_sequence()
+        found = []
+        begin = 0
+        for length in lengths:
+            part = ids[begin : begin + length]
+            last = begin + length == len(ids)
+            wanted: Wanted = wants if wants != "last" or last else "none"
+            found += runner.step([Piece(sequence, part, wanted)])
+            begin += length
+        return np.concatenate(found)
+
+
+def cut(total: int, length: int) -> list[int]:
+    """`total` as pieces of `length`, the last one shorter if need be."""
+    whole, rest = divmod(total, length)
+    return [length] * whole + [rest] * (rest > 0)
+
+
+def prompt(config: ModelConfig, length: int, seed: int = 1) -> NDArray[np.int32]:
+    """Random token ids."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, config.vocab_size, length).astype(np.int32)
