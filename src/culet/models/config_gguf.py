@@ -107,7 +107,9 @@ def _gemma3(checkpoint: Checkpoint, fields: Fields) -> ModelConfig:
     count = fields.integer("block_count")
     windowed = "attention.sliding_window" in fields and fields.raw("attention.sliding_window") != 0
     window = fields.integer("attention.sliding_window") if windowed else 0
-    kinds = _kinds(fields, count, _GEMMA3_PERIOD) if windowed else ["full"] * count
+    kinds: list[AttentionKind] = ["full"] * count
+    if windowed:
+        kinds = _kinds(fields, count, _GEMMA3_PERIOD)
     heads = fields.per_layer("attention.head_count", count)
     kv_heads = fields.per_layer("attention.head_count_kv", count)
     ffn_dims = fields.per_layer("feed_forward_length", count)

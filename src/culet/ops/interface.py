@@ -76,7 +76,10 @@ class KvLayer(Protocol):
     that head_dim must be a multiple of 32: `BackendError` otherwise.
     """
 
-    num_bytes: int
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the storage."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -38,6 +38,7 @@ _SLICE_BYTES = 16 << 20
 DEFAULT_KEPT_BYTES = 2 << 30
 
 _GELU_SCALE = np.float32(math.sqrt(2.0 / math.pi))
+_GELU_CUBE = np.float32(0.044715)
 
 
 class ReferenceWeight:
@@ -79,15 +80,18 @@ class ReferenceWeight:
 def rms(x: Float32Array, weight: Float32Array | None, eps: float) -> Float32Array:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis; the mean is taken in float64."""
     mean_square = np.square(x, dtype=np.float64).mean(axis=-1, keepdims=True)
-    normed: Float32Array = x * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
-    return normed if weight is None else normed * weight
+    inverse = (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
+    normed: Float32Array = x * inverse
+    if weight is not None:
+        normed *= weight
+    return normed
 
 
 def gelu_tanh(x: Float32Array) -> Float32Array:
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
     with np.errstate(over="ignore"):  # x^3 of a huge x is inf, whose tanh is 1 as it should be
-        inner = _GELU_SCALE * (x + np.float32(0.044715) * x * x * x)
-    result: Float32Array = np.float32(0.5) * x * (np.float32(1.0) + np.tanh(inner))
+        inner = _GELU_SCALE * (x + _GELU_CUBE * x * x * x)
+    result: Float32Array = np.float32(0.5) * x * (1 + np.tanh(inner))
     return result
 
 
@@ -324,14 +328,14 @@ def expert_shares(scores: Float32Array, num_used: int, expert_scale: Float32Arra
     used = np.argsort(-probability, axis=-1, kind="stable")[:, :num_used]
     share = np.take_along_axis(probability, used, axis=-1)
     share = share / share.sum(axis=-1, keepdims=True) * expert_scale[used]
-    shares = np.zeros_like(probability)
+    shares: Float32Array = np.zeros_like(probability)
     np.put_along_axis(shares, used, share, axis=-1)
     return shares
 
 
 def _routed(z: Float32Array, shares: Float32Array, experts: Experts) -> Float32Array:
     """Sum of the experts' outputs by share, in ascending order of expert."""
-    total = np.zeros_like(z)
+    total: Float32Array = np.zeros_like(z)
     for index, (fused, down) in enumerate(zip(experts.gate_up, experts.down, strict=True)):
         rows = np.flatnonzero(shares[:, index])
         if not len(rows):

@@ -76,7 +76,6 @@ class PlainStore:
         stored = self._values[pages, head]
         return from_bf16(stored) if self._kv_type == "bf16" else stored.astype(np.float32)
 
-
     def copy_page(self, source: int, target: int) -> None:
         """Page `target` becomes a copy of page `source`."""
         self._values[target] = self._values[source]
@@ -101,9 +100,9 @@ class Q8Store:
 
     def read(self, pages: Int32Array, head: int) -> Float32Array:
         """See `PlainStore.read`."""
-        codes = self._codes[pages, head].astype(np.float32)
-        scales = self._scales[pages, head].astype(np.float32)
-        return codes * np.repeat(scales, Q8_GROUP, axis=-1)
+        values: Float32Array = self._codes[pages, head].astype(np.float32)
+        values *= np.repeat(self._scales[pages, head].astype(np.float32), Q8_GROUP, axis=-1)
+        return values
 
     def copy_page(self, source: int, target: int) -> None:
         """See `PlainStore.copy_page`."""
