@@ -7,6 +7,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class ControlSpelling:
+    """How a vocabulary spells its control tokens."""
+
+    bos: str
+    eos: str
+    all: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Segment:
     """Part of a prompt; control tokens are recognised only inside trusted segments."""
 

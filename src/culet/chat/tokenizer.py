@@ -7,13 +7,13 @@ text that grows token by token. Knows nothing of templates or of how a file is o
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from culet._native import Bpe, PieceIndex, StringTable
 from culet.chat import vocabulary
-from culet.chat.prompt import Prompt
+from culet.chat.prompt import ControlSpelling, Prompt
 from culet.chat.vocabulary import SPACE_MARK, Vocabulary
 from culet.errors import ModelFileError, RequestError
 
@@ -47,10 +47,7 @@ class Tokenizer:
         marks = (list(words.control_ids), list(words.user_defined_ids), list(words.inert_ids))
         try:
             if words.merges is not None:
-                merges = words.merges
-                if not isinstance(merges, StringTable):
-                    merges = StringTable.from_list(list(merges))
-                self._bpe = Bpe.ranked(index, merges, *marks, words.unknown_id)
+                self._bpe = Bpe.ranked(index, _table(words.merges), *marks, words.unknown_id)
             else:
                 assert words.scores is not None
                 self._bpe = Bpe.scored(index, words.scores, *marks, words.unknown_id)
@@ -73,7 +70,7 @@ class Tokenizer:
         tokens = metadata.get("tokenizer.ggml.tokens")
         if tokens is None:
             raise ModelFileError(f"{source}: the key tokenizer.ggml.tokens is missing")
-        pieces = tokens if isinstance(tokens, StringTable) else StringTable.from_list(list(tokens))
+        pieces = _table(tokens)
         index = _index_of(pieces, source)
         words = vocabulary.from_gguf(metadata, index.find, source)
         return cls(words, pieces, index, source)
@@ -82,9 +79,17 @@ class Tokenizer:
     def from_folder(cls, folder: str | Path) -> Tokenizer:
         """The tokenizer of a Hugging Face folder (tokenizer.json); errors as in `from_gguf`."""
         words = vocabulary.from_folder(Path(folder))
-        pieces = StringTable.from_list(list(words.pieces))
+        pieces = _table(words.pieces)
         source = str(Path(folder) / "tokenizer.json")
         return cls(words, pieces, _index_of(pieces, source), source)
+
+    @property
+    def spelling(self) -> ControlSpelling:
+        """What templates need to know: the spellings of the control tokens."""
+        tokens = self.control_tokens
+        return ControlSpelling(
+            bos=tokens[self.bos_id], eos=tokens[self.eos_id], all=frozenset(tokens.values())
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -191,6 +196,10 @@ class StreamDecoder:
     def finish(self) -> str:
         """What was held back: U+FFFD for a character that never became whole, usually nothing."""
         return self._decoder.decode(b"", final=True)
+
+
+def _table(strings: Sequence[bytes] | StringTable) -> StringTable:
+    return strings if isinstance(strings, StringTable) else StringTable.from_list(list(strings))
 
 
 def _index_of(pieces: StringTable, source: str) -> PieceIndex:

@@ -114,11 +114,14 @@ def from_gguf(metadata: Mapping[str, Any], find: Callable[[bytes], int], source:
     else:
         scores = np.asarray(_required(metadata, "tokenizer.ggml.scores", source), np.float32)
         _check_length("scores", len(scores), len(pieces), source)
-    control, user_defined, inert = _roles_in_gguf(metadata, pieces, find, notes, source)
     declared = {
         key: _declared_id(metadata, key, len(pieces), source)
         for key in ("bos", "eos", "eot", "eom", "unknown")
     }
+    bos_id = _known_id("bos", find(b"<bos>"), declared["bos"], source)
+    eos_id = _known_id("eos", find(b"<eos>"), declared["eos"], source)
+    known_ids = {i for i in (find(s.encode()) for s in _CONTROL) if i >= 0} | {bos_id, eos_id}
+    control, user_defined, inert = _roles_in_gguf(metadata, pieces, known_ids, notes, source)
     return Vocabulary(
         pieces=pieces,
         merges=merges,
@@ -127,8 +130,8 @@ def from_gguf(metadata: Mapping[str, Any], find: Callable[[bytes], int], source:
         user_defined_ids=user_defined,
         inert_ids=inert,
         unknown_id=_first_id(find(b"<unk>"), declared["unknown"]),
-        bos_id=_known_id("bos", find(b"<bos>"), declared["bos"], source),
-        eos_id=_known_id("eos", find(b"<eos>"), declared["eos"], source),
+        bos_id=bos_id,
+        eos_id=eos_id,
         stop_ids=_stop_ids(find, [declared[k] for k in ("eos", "eot", "eom")], set(control), notes),
         notes=tuple(notes),
     )
@@ -176,11 +179,14 @@ def _known_id(name: str, found: int, declared: int | None, source: str) -> int:
 def _roles_in_gguf(
     metadata: Mapping[str, Any],
     pieces: Sequence[bytes],
-    find: Callable[[bytes], int],
+    known_ids: set[int],
     notes: list[str],
     source: str,
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Ids of control, user-defined and inert pieces: the file's types, put right by spelling."""
+    """Ids of control, user-defined and inert pieces: the file's types, put right by spelling.
+
+    `known_ids` are control tokens whatever their type.
+    """
     types = np.asarray(metadata.get("tokenizer.ggml.token_type", np.ones(len(pieces), np.int32)))
     _check_length("token_type", len(types), len(pieces), source)
 
@@ -188,8 +194,7 @@ def _roles_in_gguf(
         return set(np.flatnonzero(types == token_type).tolist())
 
     control, user_defined = ids_of(_CONTROL_TYPE), ids_of(_USER_DEFINED)
-    text_ids = {i for i in control if _is_text_piece(pieces[i])}
-    known_ids = {i for i in (find(s.encode()) for s in _CONTROL) if i >= 0}
+    text_ids = {i for i in control if _is_text_piece(pieces[i])} - known_ids
     # Newer Gemma 4 files call seven marks user-defined: usual, and not worth a line in the log.
     mistyped = known_ids - control - user_defined
     if text_ids or mistyped:
