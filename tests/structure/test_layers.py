@@ -49,7 +49,7 @@ CONFINED: dict[str, tuple[str, ...]] = {
     "torch": ("ops.gpu",),
     "triton": ("ops.gpu",),
     "transformers": (),
-    "jinja2": ("chat.template",),
+    "jinja2": ("chat.template", "chat.sandbox"),
     "rich": ("cli", "llm"),
     "culet._native": ("ops.cpu", "formats", "quant", "chat.tokenizer"),
     "fcntl": ("system",),

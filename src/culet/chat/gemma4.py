@@ -10,15 +10,20 @@ from collections.abc import Sequence
 
 from culet.chat.messages import Message, Role, ToolSpec, require_open_end, system_text
 from culet.chat.prompt import Prompt
+from culet.chat.syntax import (
+    CHANNEL_CLOSE,
+    CHANNEL_OPEN,
+    THINK,
+    THOUGHT_LABEL,
+    TURN_CLOSE,
+    TURN_OPEN,
+)
 from culet.errors import RequestError
-
-_THOUGHT_BEGIN = "<|channel>"
-_THOUGHT_END = "<channel|>"
 
 
 def strip_thoughts(text: str) -> str:
     """An earlier answer without its thoughts; one that is left open runs to the end."""
-    return "".join(part.split(_THOUGHT_BEGIN)[0] for part in text.split(_THOUGHT_END))
+    return "".join(part.split(CHANNEL_OPEN)[0] for part in text.split(CHANNEL_CLOSE))
 
 
 class Gemma4Renderer:
@@ -48,26 +53,26 @@ class Gemma4Renderer:
         turns = list(messages)
         begins_with_system = turns[0].role in (Role.SYSTEM, Role.DEVELOPER)
         if enable_thinking or begins_with_system:
-            parts.append(("<|turn>system\n", True))
+            parts.append((f"{TURN_OPEN}system\n", True))
             if enable_thinking:
-                parts.append(("<|think|>\n", True))
+                parts.append((f"{THINK}\n", True))
             if begins_with_system:
                 parts.append((system_text(turns.pop(0)).strip(), False))
-            parts.append(("<turn|>\n", True))
+            parts.append((f"{TURN_CLOSE}\n", True))
         previous: Role | None = None
         for turn in turns:
             is_model = turn.role is Role.ASSISTANT
             if not (is_model and previous is Role.ASSISTANT):  # else the model's turn goes on
-                parts.append((f"<|turn>{'model' if is_model else turn.role}\n", True))
+                parts.append((f"{TURN_OPEN}{'model' if is_model else turn.role}\n", True))
             is_open = continue_final and turn is messages[-1]
             parts += [(text, False) for text in _texts(turn, is_open)]
             if not is_open:
-                parts.append(("<turn|>\n", True))
+                parts.append((f"{TURN_CLOSE}\n", True))
             previous = turn.role
         if add_generation_prompt and not continue_final:
-            parts.append(("<|turn>model\n", True))
+            parts.append((f"{TURN_OPEN}model\n", True))
             if self.has_empty_thought and not enable_thinking:
-                parts.append((f"{_THOUGHT_BEGIN}thought\n{_THOUGHT_END}", True))
+                parts.append((f"{CHANNEL_OPEN}{THOUGHT_LABEL}\n{CHANNEL_CLOSE}", True))
         return Prompt.join(parts)
 
 

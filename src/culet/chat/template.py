@@ -21,6 +21,7 @@ from culet.chat.gemma4 import Gemma4Renderer, strip_thoughts
 from culet.chat.messages import Message, Role, ToolSpec, require_open_end, system_text
 from culet.chat.prompt import ControlSpelling, Prompt
 from culet.chat.sandbox import Budget, Sandbox, TemplateRefusal
+from culet.chat.syntax import CHANNEL_CLOSE, CHANNEL_OPEN
 from culet.chat.vocabulary import read_json
 from culet.errors import ModelFileError, RequestError, UsageError
 
@@ -71,7 +72,7 @@ class ChatTemplate:
         self._template = self._sandbox.compile_template(source, origin)
         # A template that deals with thoughts looks for their marks in earlier answers, where it
         # can't see them once they are replaced; so we take thoughts out before it does.
-        self._has_thoughts = "<channel|>" in source and "<|channel>" in source
+        self._has_thoughts = CHANNEL_OPEN in source and CHANNEL_CLOSE in source
 
     def render(
         self,
