@@ -140,11 +140,11 @@ nb::bytes iq_grid(const std::string& name) {
 }  // namespace
 
 void bind_ggml_blocks(nb::module_& m) {
-    m.def("gather_rows", &gather_rows, nb::arg("ggml_id"), nb::arg("data"), nb::arg("ids"),
-          nb::arg("out").noconvert(), nb::arg("scale") = 1.0f,
+    m.def("gather_rows", &gather_rows, nb::arg("ggml_id"), nb::arg("data").noconvert(),
+          nb::arg("ids").noconvert(), nb::arg("out").noconvert(), nb::arg("scale") = 1.0f,
           "out[i] = scale * the values of row ids[i] of data (uint8 [rows, row_bytes]); ValueError "
           "for an id outside of data, an unknown type or shapes that don't fit.");
-    m.def("canonical_rows", &canonical_rows, nb::arg("ggml_id"), nb::arg("data"),
+    m.def("canonical_rows", &canonical_rows, nb::arg("ggml_id"), nb::arg("data").noconvert(),
           nb::arg("codes").noconvert(), nb::arg("f16_scales").noconvert().none(),
           nb::arg("f16_mins").noconvert().none(), nb::arg("sub_scales").noconvert().none(),
           nb::arg("sub_mins").noconvert().none(),

@@ -1,6 +1,7 @@
 """The native module's signatures, one section for each csrc/bind_*.cpp."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ def canonical_rows(
     sub_scales: NDArray[np.int8] | None,
     sub_mins: NDArray[np.uint8] | None,
 ) -> None: ...
-def plane_forms() -> list[tuple[int | str | tuple[int, ...], ...]]: ...
+def plane_forms() -> list[tuple[Any, ...]]: ...
 def iq_grid(name: str) -> bytes: ...
 
 # bind_bpe.cpp

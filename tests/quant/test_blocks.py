@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 
 import gguf
@@ -40,7 +41,7 @@ def stored(name: str, row: bytes) -> QTensor:
 
 @pytest.mark.parametrize("name", [n for n in WEIGHT_TYPES if n not in NOT_IN_GGUF])
 @pytest.mark.parametrize("make", [random_tensor, edge_tensor])
-def test_values_are_those_of_gguf(name: str, make: type[object]) -> None:
+def test_values_are_those_of_gguf(name: str, make: Callable[[str], QTensor]) -> None:
     tensor = make(name)
     assert_same_bits(decode(tensor), gguf_values(tensor))
 

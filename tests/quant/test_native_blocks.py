@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple
 
 import gguf
@@ -13,6 +14,7 @@ from culet import _native
 from culet.quant.blocks import decode
 from culet.quant.forms import FORMS
 from culet.quant.planes import to_planes
+from culet.quant.tensor import QTensor
 from culet.quant.types import BY_ID, BY_NAME
 
 
@@ -49,7 +51,7 @@ def test_an_unknown_codebook_is_refused() -> None:
 
 @pytest.mark.parametrize("name", WEIGHT_TYPES)
 @pytest.mark.parametrize("make", [random_tensor, edge_tensor])
-def test_gathered_values_are_the_decoded_ones(name: str, make: type[object]) -> None:
+def test_gathered_values_are_the_decoded_ones(name: str, make: Callable[[str], QTensor]) -> None:
     tensor = make(name)
     expected = decode(tensor)
     ids = np.random.default_rng(5).integers(0, tensor.num_rows, 20, dtype=np.int32)
@@ -76,7 +78,7 @@ def test_every_half_and_bfloat16_is_converted_as_numpy_does() -> None:
 
 @pytest.mark.parametrize("name", CODED_TYPES)
 @pytest.mark.parametrize("make", [random_tensor, edge_tensor])
-def test_plane_content_is_that_of_numpy(name: str, make: type[object]) -> None:
+def test_plane_content_is_that_of_numpy(name: str, make: Callable[[str], QTensor]) -> None:
     tensor = make(name)
     planes = to_planes(tensor)
     parts = [planes.f16_scales, planes.f16_mins, planes.sub_scales, planes.sub_mins]
@@ -125,7 +127,7 @@ def test_ids_without_a_codec_are_refused(ggml_id: int) -> None:
         _native.gather_rows(ggml_id, data, ids, np.empty((1, 32), np.float32))
 
 
-def test_a_read_only_output_or_another_type_is_refused() -> None:
+def test_arrays_that_would_have_to_be_copied_are_refused() -> None:
     tensor = random_tensor("Q8_0")
     ids = np.zeros(1, np.int32)
     out = np.empty((1, 96), np.float32)
@@ -133,6 +135,20 @@ def test_a_read_only_output_or_another_type_is_refused() -> None:
     for refused in [out, np.empty((1, 96)), np.empty((1, 192), np.float32)[:, ::2]]:
         with pytest.raises(TypeError):
             _native.gather_rows(tensor.qtype.ggml_id, tensor.data, ids, refused)
+    out = np.empty((1, 96), np.float32)
+    with pytest.raises(TypeError):
+        _native.gather_rows(tensor.qtype.ggml_id, tensor.data[:, ::2], ids, out)
+    with pytest.raises(TypeError):
+        _native.gather_rows(tensor.qtype.ggml_id, tensor.data, ids.astype(np.int64), out)
+
+
+def test_a_read_only_mapping_can_be_gathered_from() -> None:
+    tensor = random_tensor("Q8_0")
+    expected = decode(tensor)
+    tensor.data.flags.writeable = False
+    out = np.empty((1, 96), np.float32)
+    _native.gather_rows(tensor.qtype.ggml_id, tensor.data, np.array([4], np.int32), out)
+    assert_same_bits(out, expected[[4]])
 
 
 def test_f64_that_float32_cannot_hold_is_refused() -> None:

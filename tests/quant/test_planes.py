@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from culet.quant.types import BY_NAME
 
 @pytest.mark.parametrize("name", WEIGHT_TYPES)
 @pytest.mark.parametrize("make", [random_tensor, edge_tensor])
-def test_planes_give_exactly_the_decoded_values(name: str, make: type[object]) -> None:
+def test_planes_give_exactly_the_decoded_values(name: str, make: Callable[[str], QTensor]) -> None:
     tensor = make(name)
     assert_same_bits(planes_to_float(to_planes(tensor)), decode(tensor))
 
