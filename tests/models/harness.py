@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from culet.engine.config import EngineConfig
 from culet.engine.kv_cache import KvCache
-from culet.engine.runner import Piece, Runner, Wanted
+from culet.engine.runner import Piece, Runner
 from culet.errors import BackendError
 from culet.formats.opening import open_checkpoint
 from culet.llm.loading import load_model
@@ -43,38 +44,54 @@ class Loaded:
         self.config: ModelConfig = read_config(self.checkpoint)
         self.model: Model = load_model(self.config, self.checkpoint, ops, "host")
 
-    def runner(self, longest_piece: int = CONTEXT, kv_type: KvType = "f32") -> Runner:
-        engine = EngineConfig(
+    def engine(self, longest_piece: int = CONTEXT, kv_type: KvType = "f32") -> EngineConfig:
+        return EngineConfig(
             context_length=CONTEXT,
             max_seqs=3,
             prefill_tokens=longest_piece,
             page_tokens=16,
             kv_type=kv_type,
         )
-        cache = KvCache(self.ops, self.config, engine)
-        return Runner(self.model, self.ops, cache, CONTEXT)
+
+    def start(self, longest_piece: int = CONTEXT, kv_type: KvType = "f32") -> Runner:
+        cache = KvCache(self.ops, self.config, self.engine(longest_piece, kv_type))
+        return Runner(self.model, self.ops, cache)
 
     def logits(
         self,
         ids: NDArray[np.int32],
         pieces: Sequence[int] | None = None,
-        wants: Wanted = "all",
+        wants: Literal["last", "all"] = "all",
         kv_type: KvType = "f32",
     ) -> Float32Array:
         """Logits of a prompt run in pieces of these lengths (default: in one)."""
         lengths = list(pieces or [len(ids)])
         assert sum(lengths) == len(ids)
-        runner = self.runner(max(lengths), kv_type)
-        sequence = runner.cache.new_sequence()
+        runner = self.start(max(lengths), kv_type)
+        sequence = Growing(runner)
         found = []
-        begin = 0
-        for length in lengths:
-            part = ids[begin : begin + length]
-            last = begin + length == len(ids)
-            wanted: Wanted = wants if wants != "last" or last else "none"
-            found += runner.step([Piece(sequence, part, wanted)])
-            begin += length
+        for end, length in zip(np.cumsum(lengths), lengths, strict=True):
+            count = length if wants == "all" else int(end == len(ids))
+            piece = sequence.next(ids[end - length : end], count)
+            found.append(runner.step([piece])[0].logits)
         return np.concatenate(found)
+
+
+class Growing:
+    """A sequence whose tokens come piece by piece."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._pages = runner.cache.pages
+        self._runs = self._pages.new_runs()
+        self._num_tokens = 0
+
+    def next(self, ids: NDArray[np.int32], num_logits: int) -> Piece:
+        """The next piece, its pages held and those out of sight given back."""
+        start = self._num_tokens
+        self._num_tokens += len(ids)
+        self._pages.trim(self._runs, start)
+        self._pages.extend(self._runs, self._num_tokens)
+        return Piece(self._runs, start, ids, num_logits, num_logits)
 
 
 def cut(total: int, length: int) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import BACKENDS, Float32Array, Loaded, cut, exact_ops, prompt
+from harness import BACKENDS, Float32Array, Growing, Loaded, cut, exact_ops, prompt
 from numpy.typing import NDArray
 from tiny import CONFIGS, Tiny, logits_of, make_model, save_gguf, save_hf
 
@@ -26,7 +26,7 @@ Int32Array = NDArray[np.int32]
 Float64Array = NDArray[np.float64]
 
 SLACK = 8.0
-LENGTH = 40
+LENGTH = 28
 IDS = [re.sub(r"[^a-z0-9]+", "-", tiny.name) for tiny in CONFIGS]
 
 
@@ -114,11 +114,12 @@ def test_sequences_in_one_step_do_not_touch_each_other(
     loaded = Loaded(path, exact_ops(backend))
     prompts = [prompt(loaded.config, length, seed=length) for length in (3, 30, 17)]
     alone = [loaded.logits(ids) for ids in prompts]
-    from culet.engine.runner import Piece
 
-    runner = loaded.runner()
-    sequences = [runner.cache.new_sequence() for _ in prompts]
-    first = runner.step([Piece(s, i[:2], "all") for s, i in zip(sequences, prompts, strict=True)])
-    rest = runner.step([Piece(s, i[2:], "all") for s, i in zip(sequences, prompts, strict=True)])
+    runner = loaded.start()
+    sequences = [Growing(runner) for _ in prompts]
+    first = runner.step([s.next(ids[:2], 2) for s, ids in zip(sequences, prompts, strict=True)])
+    rest = runner.step(
+        [s.next(ids[2:], len(ids) - 2) for s, ids in zip(sequences, prompts, strict=True)]
+    )
     for a, b, expected in zip(first, rest, alone, strict=True):
-        np.testing.assert_array_equal(np.concatenate([a, b]), expected)
+        np.testing.assert_array_equal(np.concatenate([a.logits, b.logits]), expected)

@@ -19,7 +19,7 @@ Q8_GROUP = 32
 _F16_MAX = np.float32(65504.0)
 # Query rows (times heads of a group) that share one matmul. BLAS chooses its kernel by shape, so a
 # fixed shape is what makes a row's result independent of the other rows.
-_QUERY_ROWS = 32
+_QUERY_ROWS = 8
 
 
 def to_bf16(values: Float32Array) -> NDArray[np.uint16]:
