@@ -1,0 +1,71 @@
+"""`culet check`: would these files be served? Reads headers only, so cut-off stubs are enough."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from culet.cli.options import resolve_model
+from culet.cli.output import format_bytes, print_json
+from culet.errors import CuletError, ModelFileError
+from culet.llm.describe import describe
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome for one path.
+
+    Attributes:
+        reason: why not; None for a served file.
+        types: tensors by quant type.
+    """
+
+    path: str
+    served: bool
+    reason: str | None
+    architecture: str | None = None
+    file_bytes: int | None = None
+    types: dict[str, int] | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="GGUF files or model folders")
+    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
+
+
+def run(args: argparse.Namespace) -> int:
+    verdicts = [verdict_on(name) for name in args.paths]
+    for verdict in verdicts:
+        print(line_of(verdict))
+    num_served = sum(v.served for v in verdicts)
+    if len(verdicts) > 1:
+        print(f"{num_served} of {len(verdicts)} would be served")
+    if args.json:
+        print_json({"served": num_served, "files": [asdict(v) for v in verdicts]})
+    return 0 if num_served == len(verdicts) else ModelFileError.exit_code
+
+
+def verdict_on(name: str) -> Verdict:
+    """The verdict on one path; errors become the reason."""
+    try:
+        path: Path = resolve_model(name)
+        found = describe(path, header_only=True)
+    except CuletError as error:
+        return Verdict(name, False, str(error))
+    types = Counter(t.type_name for t in found.tensors)
+    return Verdict(
+        name, True, None, found.config.architecture, found.file_bytes, dict(types.most_common())
+    )
+
+
+def line_of(verdict: Verdict) -> str:
+    if not verdict.served:
+        # A reason that begins with the path says it once.
+        reason = (verdict.reason or "").removeprefix(f"{verdict.path}: ")
+        return f"refused  {verdict.path}: {reason}"
+    assert verdict.types is not None and verdict.file_bytes is not None
+    types = ", ".join(f"{count} {name}" for name, count in verdict.types.items())
+    size = format_bytes(verdict.file_bytes)
+    return f"served   {verdict.path}: {verdict.architecture}, {size}, {types}"

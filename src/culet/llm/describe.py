@@ -1,0 +1,100 @@
+"""What a model file holds and what serving it would take, from its headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from culet.formats.opening import open_checkpoint
+from culet.llm.loading import bind_checkpoint
+from culet.models.config import ModelConfig
+from culet.models.registry import read_config
+
+Role = Literal["layers", "token table", "per-layer table", "head", "not used"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor of the file.
+
+    Attributes:
+        role: the group of the byte plan that it belongs to; `not used` by a text model.
+        shape: torch order.
+    """
+
+    name: str
+    type_name: str
+    shape: tuple[int, ...]
+    num_bytes: int
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A model file as its headers tell it.
+
+    Attributes:
+        metadata: key-values as stored; long arrays as sequences that stay in the file.
+        notes: one sentence each about what will be left alone.
+    """
+
+    path: Path
+    kind: Literal["gguf", "safetensors"]
+    file_bytes: int
+    metadata: Mapping[str, Any]
+    config: ModelConfig
+    tensors: tuple[StoredTensor, ...]
+    notes: tuple[str, ...]
+
+    def bytes_by_role(self) -> dict[Role, int]:
+        totals: dict[Role, int] = {}
+        for tensor in self.tensors:
+            totals[tensor.role] = totals.get(tensor.role, 0) + tensor.num_bytes
+        return totals
+
+
+def describe(path: Path, *, header_only: bool = False) -> Description:
+    """Read the headers of a file or folder; no weight is touched.
+
+    Args:
+        header_only: accept files whose weights are cut off.
+
+    Raises:
+        UsageError, ModelFileError, UnsupportedModelError: it would not be served; the message
+            says why.
+    """
+    checkpoint = open_checkpoint(path, header_only=header_only)
+    try:
+        config = read_config(checkpoint)
+        binding = bind_checkpoint(config, checkpoint)
+        used = {s.name: canonical for canonical, s in binding.sources.items()}
+        companions = set(binding.companions)
+        tensors = []
+        for name in checkpoint.tensor_names():
+            info = checkpoint.info(name)
+            role = _role(used.get(name), name in companions)
+            tensors.append(StoredTensor(name, info.qtype.name, info.shape, info.num_bytes, role))
+        unused = binding.describe_unused()
+        return Description(
+            path=checkpoint.path,
+            kind=checkpoint.kind,
+            file_bytes=checkpoint.file_bytes,
+            metadata=checkpoint.metadata,
+            config=config,
+            tensors=tuple(tensors),
+            notes=(unused,) if unused else (),
+        )
+    finally:
+        checkpoint.close()
+
+
+def _role(canonical: str | None, is_companion: bool) -> Role:
+    if canonical is None:
+        return "layers" if is_companion else "not used"
+    if canonical == "token_embd":
+        return "token table"
+    if canonical == "per_layer_token_embd":
+        return "per-layer table"
+    return "head" if canonical == "output" else "layers"
