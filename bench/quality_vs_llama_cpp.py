@@ -3,10 +3,11 @@
     python bench/quality_vs_llama_cpp.py kl LLAMA_BIN_DIR MODEL [--text FILE]
     python bench/quality_vs_llama_cpp.py greedy LLAMA_BIN_DIR MODEL
 
-`kl`: mean KL divergence of next-token distributions from our `reference` backend (exact dequantised
-fp32, f32 K/V), for llama.cpp and for our `cpu`. `greedy`: continuations of five prompts, and whether
-each first difference is a near-tie: fp32 picks one of the two candidates, and their fp32 margin is
-at most the larger of the two engines' largest logit errors on that row. One JSON line at the end.
+`kl`: mean KL divergence of next-token distributions from our `reference` backend (exactly
+dequantised fp32, f32 K/V), for llama.cpp and for our `cpu`. `greedy`: continuations of five
+prompts, and whether each first difference is a near-tie: fp32 picks one of the two candidates, and
+their fp32 margin is at most the larger of the two engines' largest logit errors on that row. One
+JSON line at the end.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import json
 import tempfile
 from pathlib import Path
 
-import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
 import culet
+import llama_cpp
 
 PROMPTS = [
     "The capital of France is",
@@ -110,7 +111,8 @@ def greedy(args: argparse.Namespace) -> dict[str, object]:
             prompt = llm.tokenizer.encode(text, add_bos=True)
             ours = llm.generate(text, max_tokens=args.tokens, temperature=0).token_ids
             theirs = server.greedy(prompt, args.tokens)
-            same = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), None)
+            pairs = enumerate(zip(ours, theirs, strict=False))
+            same = next((i for i, (a, b) in pairs if a != b), None)
             row: dict[str, object] = {"prompt": text, "first difference": same}
             if same is not None:
                 ids = [*prompt, *ours[:same]]

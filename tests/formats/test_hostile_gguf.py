@@ -96,6 +96,7 @@ def test_cut_weights_are_fine_for_a_look_at_the_header(tmp_path: Path) -> None:
     path.write_bytes(whole[: whole.index(b"blk.5") + 100])
     checkpoint = open_checkpoint(path, header_only=True)
     assert checkpoint.info("blk.5.w.weight").shape == (8, 16)
+    assert not checkpoint.has_data("blk.5.w.weight")
 
 
 def test_flipped_bytes_open_or_are_refused(tmp_path: Path) -> None:

@@ -40,9 +40,20 @@ ALLOWED: dict[str, set[str]] = {
         "system",
     },
     "server": {"chat", "engine", "llm", "server"},
-    "cli": {"chat", "cli", "engine", "formats", "llm", "models", "ops.select", "quant", "server"},
+    "cli": {
+        "chat",
+        "cli",
+        "engine",
+        "formats",
+        "llm",
+        "models",
+        "ops.interface",
+        "ops.select",
+        "quant",
+        "server",
+        "system",
+    },
 }
-ALLOWED["cli"] |= {"system"}
 
 # Packages that only some parts may import.
 CONFINED: dict[str, tuple[str, ...]] = {

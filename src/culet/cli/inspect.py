@@ -16,6 +16,7 @@ from culet.engine.config import EngineConfig
 from culet.engine.kv_cache import plan_groups
 from culet.llm.describe import Description, describe
 from culet.models.config import LayerSpec, ModelConfig
+from culet.ops.interface import KvType
 
 _SHOWN_ITEMS = 8
 _SHOWN_CHARACTERS = 70
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def kv_bytes_by_kind(config: ModelConfig, num_ctx: int, kv_type: str) -> dict[str, int]:
+def kv_bytes_by_kind(config: ModelConfig, num_ctx: int, kv_type: KvType) -> dict[str, int]:
     """Bytes of K and V of one sequence of `num_ctx` tokens, by attention kind."""
     engine = EngineConfig(context_length=num_ctx, max_seqs=1, kv_type=kv_type)
     return {group.kind: group.num_bytes for group in plan_groups(config, engine)}
@@ -128,7 +129,7 @@ def shown(value: Any) -> str:
     if isinstance(value, Sized) and not isinstance(value, Mapping | bytes):
         items = plain(value, limit=_SHOWN_ITEMS)
         rest = f", ... ({len(value)} items)" if len(value) > _SHOWN_ITEMS else ""
-        return "[" + ", ".join(str(i) for i in items) + rest + "]"
+        return "[" + ", ".join(repr(i) for i in items) + rest + "]"
     return str(plain(value))
 
 

@@ -52,6 +52,10 @@ class Checkpoint(Protocol):
         """Type, shape and size of the tensor of that name; errors as with `tensor`."""
         ...
 
+    def has_data(self, name: str) -> bool:
+        """Whether the bytes of the tensor are there; a file opened for its header may be cut."""
+        ...
+
     def tensor(self, name: str) -> QTensor:
         """The tensor of that name; `ModelFileError` naming file and tensor if absent."""
         ...

@@ -31,8 +31,6 @@ class GgufCheckpoint:
         path: Path,
         metadata: Mapping[str, Any],
         shards: list[tuple[MappedFile, Header]],
-        *,
-        has_data: bool,
     ) -> None:
         """Use `open_gguf`. `shards`: in order, each with its parsed header."""
         self.path = path
@@ -40,7 +38,7 @@ class GgufCheckpoint:
         self.metadata = metadata
         self.version = shards[0][1].version
         self.file_bytes = sum(file.size for file, _ in shards)
-        self._has_data = has_data
+        self._is_closed = False
         self._tensors: dict[str, tuple[MappedFile, Located]] = {}
         for file, header in shards:
             for located in header.tensors:
@@ -57,10 +55,14 @@ class GgufCheckpoint:
     def info(self, name: str) -> TensorInfo:
         return self._find(name)[1].info
 
+    def has_data(self, name: str) -> bool:
+        file, located = self._find(name)
+        return not self._is_closed and located.start + located.info.num_bytes <= file.size
+
     def tensor(self, name: str) -> QTensor:
         file, located = self._find(name)
-        if not self._has_data:
-            raise UsageError(f"{self.path}: was opened for its header only, or is closed")
+        if not self.has_data(name):
+            raise UsageError(f"{self.path}: tensor {name} can't be read, the file is cut or closed")
         info = located.info
         data = file.data[located.start : located.start + info.num_bytes]
         row_bytes = info.qtype.row_bytes(info.shape[-1])
@@ -71,7 +73,7 @@ class GgufCheckpoint:
         file.release(located.start, located.start + located.info.num_bytes)
 
     def close(self) -> None:
-        self._has_data = False
+        self._is_closed = True
         for file in self._files:
             file.close()
 
@@ -86,7 +88,7 @@ def open_gguf(path: Path, *, header_only: bool = False) -> GgufCheckpoint:
     """Open a GGUF file, or all shards of a split one, whichever shard is given.
 
     Args:
-        header_only: accept files whose weights are cut off; `tensor` then raises.
+        header_only: accept files whose weights are cut off; see `Checkpoint.has_data`.
 
     Raises:
         ModelFileError, UnsupportedModelError: as `parse_header` and `gguf_architecture` do, or
@@ -96,7 +98,7 @@ def open_gguf(path: Path, *, header_only: bool = False) -> GgufCheckpoint:
     header = parse_header(file, data_required=not header_only)
     shard_count = _small_int(header.metadata, "split.count", path, default=1)
     if shard_count <= 1:
-        return GgufCheckpoint(path, header.metadata, [(file, header)], has_data=not header_only)
+        return GgufCheckpoint(path, header.metadata, [(file, header)])
     shards: list[tuple[MappedFile, Header]] = []
     for number, shard_path in enumerate(_shard_paths(path, shard_count)):
         shard = file if shard_path == path else MappedFile(shard_path)
@@ -106,7 +108,7 @@ def open_gguf(path: Path, *, header_only: bool = False) -> GgufCheckpoint:
         _check_shard(shard_header, shard_path, number, shard_count)
         shards.append((shard, shard_header))
     metadata = shards[0][1].metadata
-    checkpoint = GgufCheckpoint(path, metadata, shards, has_data=not header_only)
+    checkpoint = GgufCheckpoint(path, metadata, shards)
     expected = metadata.get("split.tensors.count")
     if expected is not None and expected != len(checkpoint.tensor_names()):
         raise ModelFileError(

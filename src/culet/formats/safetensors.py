@@ -34,7 +34,7 @@ class SafetensorsCheckpoint:
     kind: Literal["gguf", "safetensors"] = "safetensors"
 
     def __init__(
-        self, path: Path, config: Mapping[str, Any], files: list[MappedFile], *, has_data: bool
+        self, path: Path, config: Mapping[str, Any], files: list[MappedFile], *, header_only: bool
     ) -> None:
         """Use `open_safetensors`. `config`: the whole config.json."""
         self.path = path
@@ -42,10 +42,10 @@ class SafetensorsCheckpoint:
         self.metadata: Mapping[str, Any] = text_config(config)
         self.file_bytes = sum(file.size for file in files)
         self._files = files
-        self._has_data = has_data
+        self._is_closed = False
         self._tensors: dict[str, tuple[MappedFile, Entry]] = {}
         for file in files:
-            for entry in parse_header(file, data_required=has_data):
+            for entry in parse_header(file, data_required=not header_only):
                 if entry.name in self._tensors:
                     other = self._tensors[entry.name][0].path.name
                     raise ModelFileError(f"{file.path}: tensor {entry.name} is in {other} too")
@@ -64,11 +64,15 @@ class SafetensorsCheckpoint:
             )
         return TensorInfo(name, qtype, entry.shape or (1,), entry.end - entry.start)
 
+    def has_data(self, name: str) -> bool:
+        file, entry = self._find(name)
+        return not self._is_closed and entry.end <= file.size
+
     def tensor(self, name: str) -> QTensor:
         info = self.info(name)
         file, entry = self._find(name)
-        if not self._has_data:
-            raise UsageError(f"{self.path}: was opened for its header only, or is closed")
+        if not self.has_data(name):
+            raise UsageError(f"{self.path}: tensor {name} can't be read, the file is cut or closed")
         data = file.data[entry.start : entry.end]
         row_bytes = info.qtype.row_bytes(info.shape[-1])
         num_rows = info.num_bytes // row_bytes if row_bytes else 0
@@ -79,7 +83,7 @@ class SafetensorsCheckpoint:
         file.release(entry.start, entry.end)
 
     def close(self) -> None:
-        self._has_data = False
+        self._is_closed = True
         for file in self._files:
             file.close()
 
@@ -144,7 +148,7 @@ def open_safetensors(path: Path, *, header_only: bool = False) -> SafetensorsChe
             f"{folder}: of {len(names)} weight files {len(missing)} are missing: {_named(missing)}"
         )
     files = [MappedFile(folder / name) for name in names]
-    checkpoint = SafetensorsCheckpoint(path, config, files, has_data=not header_only)
+    checkpoint = SafetensorsCheckpoint(path, config, files, header_only=header_only)
     misplaced = [t for t, file_name in weight_map.items() if not checkpoint.holds(t, file_name)]
     if misplaced:
         raise ModelFileError(

@@ -76,7 +76,10 @@ def describe(path: Path, *, header_only: bool = False) -> Description:
             info = checkpoint.info(name)
             role = _role(used.get(name), name in companions)
             tensors.append(StoredTensor(name, info.qtype.name, info.shape, info.num_bytes, role))
-        unused = binding.describe_unused()
+        notes = [binding.describe_unused()]
+        num_cut = sum(not checkpoint.has_data(t.name) for t in tensors)
+        if num_cut:
+            notes.append(f"cut off: the bytes of {num_cut} of {len(tensors)} tensors are not here")
         return Description(
             path=checkpoint.path,
             kind=checkpoint.kind,
@@ -84,7 +87,7 @@ def describe(path: Path, *, header_only: bool = False) -> Description:
             metadata=checkpoint.metadata,
             config=config,
             tensors=tuple(tensors),
-            notes=(unused,) if unused else (),
+            notes=tuple(n for n in notes if n),
         )
     finally:
         checkpoint.close()

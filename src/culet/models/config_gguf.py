@@ -214,7 +214,8 @@ def _full_rope(
 ) -> RopeSpec:
     """Rotary embedding of Gemma 4's full layers; `rope_freqs` says which pairs rotate."""
     base = fields.number("rope.freq_base")
-    if "rope_freqs.weight" not in names:
+    # A file that was cut off after its header can be described, but not loaded.
+    if "rope_freqs.weight" not in names or not checkpoint.has_data("rope_freqs.weight"):
         return RopeSpec(base, head_dim)
     divisors = decode(checkpoint.tensor("rope_freqs.weight")).reshape(-1)
     if len(divisors) != head_dim // 2:
