@@ -139,7 +139,7 @@ def test_towers_are_counted_by_group() -> None:
     binding = bind_names("gguf", facts(LAYER), gguf_names(1) + gguf, "x")
     assert binding.unused == {"vision tower": 2, "audio tower": 1, "projector": 1}
     assert binding.describe_unused() == (
-        "not used: vision tower: 2 tensors, audio tower: 1 tensors, projector: 1 tensors"
+        "not used: vision tower (2 tensors), audio tower (1 tensor), projector (1 tensor)"
     )
     hf = [
         "model.vision_embedder.patch_dense.weight",

@@ -77,7 +77,7 @@ class Binding:
 
     def describe_unused(self) -> str | None:
         """One line for the log about tensors that are left alone; None if there are none."""
-        groups = [f"{name}: {count} tensors" for name, count in self.unused.items()]
+        groups = [f"{name} ({_tensors(count)})" for name, count in self.unused.items()]
         return "not used: " + ", ".join(groups) if groups else None
 
 
@@ -269,6 +269,10 @@ def load_source(checkpoint: Checkpoint, source: TensorSource) -> QTensor:
         data = values.view(np.uint8).reshape(tensor.num_rows, 4 * tensor.row_values)
         tensor = replace(tensor, qtype=BY_NAME["F32"], data=data)
     return tensor
+
+
+def _tensors(count: int) -> str:
+    return "1 tensor" if count == 1 else f"{count} tensors"
 
 
 def _row_slice(tensor: QTensor, source: TensorSource, file_label: str) -> QTensor:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from culet._native import StringTable
 from culet.errors import ModelFileError, UnsupportedModelError
 from culet.formats.checkpoint import TensorInfo
+from culet.formats.cursor import Cursor
 from culet.formats.mapped import MappedFile
 from culet.quant.types import quant_type
 
@@ -89,27 +90,25 @@ def parse_header(file: MappedFile, *, data_required: bool = True) -> Header:
     return _Parser(file, data_required).parse()
 
 
-class _Parser:
-    """A position in the file that only moves over bytes that are there."""
+class _Parser(Cursor):
+    """One pass over a header."""
 
     def __init__(self, file: MappedFile, data_required: bool) -> None:
-        self.file = file
-        self.data = file.data
-        self.position = 0
+        super().__init__(file)
         self.data_required = data_required
 
     def parse(self) -> Header:
         version = self._version()
-        num_tensors = self._count("tensors", MAX_TENSORS)
-        num_keys = self._count("keys", MAX_KEYS)
-        self._check_count("keys", num_keys, _MIN_KEY_BYTES)
+        num_tensors = self.count("tensors", MAX_TENSORS)
+        num_keys = self.count("keys", MAX_KEYS)
+        self.check_room("keys", num_keys, _MIN_KEY_BYTES)
         metadata: dict[str, Any] = {}
         for index in range(num_keys):
-            key = self._name(f"key {index}", MAX_KEY_BYTES)
+            key = self.name(f"key {index}", MAX_KEY_BYTES)
             if key in metadata:
-                raise self._error(f"key {key} occurs twice")
+                raise self.error(f"key {key} occurs twice")
             metadata[key] = self._value(key)
-        self._check_count("tensors", num_tensors, _MIN_TENSOR_BYTES)
+        self.check_room("tensors", num_tensors, _MIN_TENSOR_BYTES)
         alignment = self._alignment(metadata)
         tensors = self._tensors(num_tensors, alignment)
         if self.data_required:
@@ -117,12 +116,12 @@ class _Parser:
         return Header(version, metadata, tensors)
 
     def _version(self) -> int:
-        magic = self._take(4, "the magic")
+        magic = self.take(4, "the magic").tobytes()
         if magic == MAGIC[::-1]:
             raise self._big_endian()
         if magic != MAGIC:
-            raise self._error(f"begins with {magic!r}, a GGUF file begins with {MAGIC!r}")
-        raw = self._take(4, "the version")
+            raise self.error(f"begins with {magic!r}, a GGUF file begins with {MAGIC!r}")
+        raw = self.take(4, "the version").tobytes()
         version = int.from_bytes(raw, "little")
         if version not in VERSIONS:
             if int.from_bytes(raw, "big") in (1, *VERSIONS):
@@ -137,37 +136,26 @@ class _Parser:
             f"{self.file.path}: a big-endian GGUF file, only little-endian ones are served"
         )
 
-    def _count(self, what: str, limit: int) -> int:
-        count = self._u64(f"the number of {what}")
-        if count > limit:
-            raise self._error(f"claims {count} {what}, at most {limit} are read")
-        return count
-
-    def _check_count(self, what: str, count: int, min_bytes: int) -> None:
-        left = self.file.size - self.position
-        if count > left // min_bytes:
-            raise self._error(f"claims {count} {what}, which can't fit in the {left} bytes left")
-
     # -- key-values ---------------------------------------------------------------------------
 
     def _value(self, key: str) -> Any:
-        type_id = self._u32(f"the type of key {key}")
+        type_id = self.u32(f"the type of key {key}")
         if type_id == STRING:
-            return self._text(f"key {key}", MAX_STRING_BYTES, errors="replace")
+            return self.text(f"key {key}", MAX_STRING_BYTES, errors="replace")
         if type_id == ARRAY:
             return self._array(key)
         code = self._scalar_code(type_id, key)
-        raw = self._take(struct.calcsize(code), f"key {key}")
-        value = struct.unpack(f"<{code}", raw)[0]
+        raw = self.take(struct.calcsize(code), f"key {key}")
+        value = struct.unpack(f"<{code}", raw.tobytes())[0]
         if type_id != BOOL:
             return value
         if value > 1:
-            raise self._error(f"key {key} has {value} as its truth value, must be 0 or 1")
+            raise self.error(f"key {key} has {value} as its truth value, must be 0 or 1")
         return bool(value)
 
     def _array(self, key: str) -> StringTable | NDArray[Any]:
-        type_id = self._u32(f"the element type of key {key}")
-        count = self._u64(f"the length of key {key}")
+        type_id = self.u32(f"the element type of key {key}")
+        count = self.u64(f"the length of key {key}")
         if type_id == STRING:
             return self._strings(key, count)
         if type_id == ARRAY:
@@ -175,31 +163,30 @@ class _Parser:
                 f"{self.file.path}: key {key} is an array of arrays, only flat arrays are served"
             )
         dtype = np.dtype(f"<{self._scalar_code(type_id, key)}")
-        left = self.file.size - self.position
-        if count > left // dtype.itemsize:
-            raise self._error(f"key {key} claims {count} values, only {left} bytes are left")
-        end = self.position + count * dtype.itemsize
-        values = self.data[self.position : end].view(dtype)
-        self.position = end
+        if count > self.num_left // dtype.itemsize:
+            raise self.error(
+                f"key {key} claims {count} values, only {self.num_left} bytes are left"
+            )
+        values = self.take(count * dtype.itemsize, f"key {key}").view(dtype)
         if type_id == BOOL:
             if count and values.max() > 1:
-                raise self._error(f"key {key} has truth values other than 0 and 1")
+                raise self.error(f"key {key} has truth values other than 0 and 1")
             return values.view(np.bool_)
         # Native code wants aligned values; keys lie at any byte.
         return values if values.flags.aligned else values.copy()
 
     def _strings(self, key: str, count: int) -> StringTable:
         try:
-            table = StringTable.scan(self.data, self.position, count)
+            table = StringTable.scan(self.file.data, self.position, count)
         except ValueError as error:
-            raise self._error(f"key {key}: {error}") from error
+            raise self.error(f"key {key}: {error}") from error
         self.position = table.end_offset
         return table
 
     def _scalar_code(self, type_id: int, key: str) -> str:
         code = SCALARS.get(type_id)
         if code is None:
-            raise self._error(f"key {key} has value type {type_id}, types are 0 to 12")
+            raise self.error(f"key {key} has value type {type_id}, types are 0 to 12")
         return code
 
     def _alignment(self, metadata: dict[str, Any]) -> int:
@@ -210,7 +197,7 @@ class _Parser:
             and value & (value - 1) == 0
         )
         if not sane:
-            raise self._error(
+            raise self.error(
                 f"general.alignment is {value!r}, must be a power of two "
                 f"from {MIN_ALIGNMENT} to {MAX_ALIGNMENT}"
             )
@@ -222,41 +209,43 @@ class _Parser:
         """All descriptions; types that aren't served are collected and named together."""
         found: dict[str, tuple[TensorInfo, int]] = {}
         unserved: list[str] = []
+        num_unserved = 0
         for index in range(num_tensors):
-            name = self._name(f"tensor {index}", MAX_TENSOR_NAME_BYTES)
+            name = self.name(f"tensor {index}", MAX_TENSOR_NAME_BYTES)
             if name in found:
-                raise self._error(f"tensor {name} occurs twice")
+                raise self.error(f"tensor {name} occurs twice")
             shape = self._shape(name)
-            type_id = self._u32(f"the type of tensor {name}")
-            offset = self._u64(f"the offset of tensor {name}")
+            type_id = self.u32(f"the type of tensor {name}")
+            offset = self.u64(f"the offset of tensor {name}")
             if offset % alignment:
-                raise self._error(
+                raise self.error(
                     f"tensor {name} has offset {offset}, must be a multiple of {alignment}"
                 )
             try:
                 info = self._info(name, type_id, shape)
             except UnsupportedModelError as error:
-                unserved.append(str(error))
+                num_unserved += 1
+                if num_unserved <= MAX_NAMED_TENSORS:
+                    unserved.append(str(error))
                 continue
             found[name] = (info, offset)
         if unserved:
-            named = "; ".join(unserved[:MAX_NAMED_TENSORS])
-            more = len(unserved) - MAX_NAMED_TENSORS
-            rest = f"; and {more} more tensors" if more > 0 else ""
-            raise UnsupportedModelError(f"{self.file.path}: {named}{rest}")
+            more = num_unserved - len(unserved)
+            rest = f"; and {more} more tensors" if more else ""
+            raise UnsupportedModelError(f"{self.file.path}: {'; '.join(unserved)}{rest}")
         data_start = -(-self.position // alignment) * alignment
         return [self._located(info, data_start + offset) for info, offset in found.values()]
 
     def _shape(self, name: str) -> tuple[int, ...]:
         """In torch order, which is the reverse of the file's."""
-        num_dims = self._u32(f"the dimensions of tensor {name}")
+        num_dims = self.u32(f"the dimensions of tensor {name}")
         if num_dims > MAX_DIMS:
-            raise self._error(
+            raise self.error(
                 f"tensor {name} has {num_dims} dimensions, at most {MAX_DIMS} are read"
             )
-        dims = [self._u64(f"the shape of tensor {name}") for _ in range(num_dims)]
+        dims = [self.u64(f"the shape of tensor {name}") for _ in range(num_dims)]
         if 0 in dims:
-            raise self._error(f"tensor {name} has shape {dims[::-1]}, all must be above 0")
+            raise self.error(f"tensor {name} has shape {dims[::-1]}, all must be above 0")
         return tuple(reversed(dims)) or (1,)  # without dimensions, it is a single value
 
     def _info(self, name: str, type_id: int, shape: tuple[int, ...]) -> TensorInfo:
@@ -264,12 +253,12 @@ class _Parser:
         try:
             row_bytes = qtype.row_bytes(shape[-1])
         except ModelFileError as error:
-            raise self._error(f"tensor {name}: {error}") from error
+            raise self.error(f"tensor {name}: {error}") from error
         return TensorInfo(name, qtype, shape, math.prod(shape[:-1]) * row_bytes)
 
     def _located(self, info: TensorInfo, start: int) -> Located:
         if self.data_required and start + info.num_bytes > self.file.size:
-            raise self._error(
+            raise self.error(
                 f"tensor {info.name} ends at byte {start + info.num_bytes}, "
                 f"the file at {self.file.size}"
             )
@@ -279,42 +268,4 @@ class _Parser:
         by_start = sorted(tensors, key=lambda t: t.start)
         for before, after in zip(by_start, by_start[1:], strict=False):
             if before.start + before.info.num_bytes > after.start:
-                raise self._error(f"tensors {before.info.name} and {after.info.name} overlap")
-
-    # -- bytes --------------------------------------------------------------------------------
-
-    def _take(self, num_bytes: int, what: str) -> bytes:
-        left = self.file.size - self.position
-        if num_bytes > left:
-            raise self._error(f"cut within {what}: {num_bytes} bytes are needed, {left} are left")
-        raw = self.data[self.position : self.position + num_bytes].tobytes()
-        self.position += num_bytes
-        return raw
-
-    def _u32(self, what: str) -> int:
-        return int.from_bytes(self._take(4, what), "little")
-
-    def _u64(self, what: str) -> int:
-        return int.from_bytes(self._take(8, what), "little")
-
-    def _name(self, what: str, limit: int) -> str:
-        name = self._text(f"the name of {what}", limit)
-        if not name:
-            raise self._error(f"{what} has an empty name")
-        return name
-
-    def _text(self, what: str, limit: int, errors: str = "strict") -> str:
-        """A string; `errors` says what becomes of invalid UTF-8 (names must be valid)."""
-        length = self._u64(f"the length of {what}")
-        left = self.file.size - self.position
-        if length > left:
-            raise self._error(f"{what} claims {length} bytes, only {left} are left")
-        if length > limit:
-            raise self._error(f"{what} has {length} bytes, at most {limit} are read")
-        try:
-            return self._take(length, what).decode("utf-8", errors)
-        except UnicodeDecodeError as error:
-            raise self._error(f"{what} is not valid UTF-8") from error
-
-    def _error(self, what: str) -> ModelFileError:
-        return ModelFileError(f"{self.file.path}: {what}")
+                raise self.error(f"tensors {before.info.name} and {after.info.name} overlap")
