@@ -287,16 +287,20 @@ class OutputParser:
     def _emit_thought(self, text: str) -> None:
         if not text:
             return
-        if self._deltas and isinstance(self._deltas[-1], Thought):
-            text = self._deltas.pop().text + text
-        self._deltas.append(Thought(text))
+        last = self._deltas[-1] if self._deltas else None
+        if isinstance(last, Thought):
+            self._deltas[-1] = Thought(last.text + text)
+        else:
+            self._deltas.append(Thought(text))
 
     def _emit_content(self, text: str) -> None:
         if not text:
             return
-        if self._deltas and isinstance(self._deltas[-1], Content):
-            text = self._deltas.pop().text + text
-        self._deltas.append(Content(text))
+        last = self._deltas[-1] if self._deltas else None
+        if isinstance(last, Content):
+            self._deltas[-1] = Content(last.text + text)
+        else:
+            self._deltas.append(Content(text))
 
 
 def _partial_marker_length(text: str) -> int:
