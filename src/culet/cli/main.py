@@ -15,6 +15,7 @@ from culet.errors import CuletError, UsageError
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("culet.cli.run", "one answer to standard output"),
     "inspect": ("culet.cli.inspect", "what is in a model file: metadata, tensors, layers, bytes"),
+    "bench": ("culet.cli.bench", "prefill, decode, batched decode, load time and memory"),
     "check": ("culet.cli.check", "would these files be served? one line each"),
 }
 

@@ -1,0 +1,141 @@
+"""`culet bench`: prefill, decode, batched decode, load time and memory of one model."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+
+from culet import system
+from culet.cli.options import add_engine_options, add_model_argument, positive_int, resolve_model
+from culet.cli.output import format_bytes, print_json
+from culet.engine.config import EngineConfig
+from culet.engine.measure import Measurement
+from culet.errors import UsageError
+from culet.formats.opening import open_checkpoint
+from culet.llm.loading import load_model
+from culet.models.registry import read_config
+from culet.ops.select import load_ops
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_argument(parser)
+    what = parser.add_argument_group("what is measured (0 leaves a part out)")
+    what.add_argument("-p", "--prefill", type=counts, default=[512], metavar="N,...")
+    what.add_argument("-n", "--decode", type=int, default=64, metavar="STEPS")
+    what.add_argument("-d", "--depths", type=counts, default=[1], metavar="N,...")
+    what.add_argument("-b", "--batches", type=counts, default=[1, 4, 16], metavar="N,...")
+    what.add_argument("--verify", type=counts, default=[], metavar="N,...", help="draft tokens")
+    what.add_argument("--all-logits", type=counts, default=[], metavar="N,...")
+    what.add_argument("-r", "--repeats", type=positive_int, default=3)
+    what.add_argument(
+        "--wall", action="store_true", help="compare decode with whole answers of 1 and 129 tokens"
+    )
+    add_engine_options(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
+
+
+def counts(text: str) -> list[int]:
+    """An argparse type: whole numbers separated by commas; `0` is the empty list."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        values = [-1]
+    if min(values) < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as 1,4,16")
+    return [v for v in values if v]
+
+
+def run(args: argparse.Namespace) -> int:
+    path = resolve_model(args.model)
+    checkpoint = open_checkpoint(path)
+    config = read_config(checkpoint)
+    ops = load_ops(args.backend, threads=args.threads, precision=args.precision)
+    start = time.perf_counter()
+    placement = "disk" if args.embed_weights == "auto" else args.embed_weights
+    model = load_model(config, checkpoint, ops, placement)
+    load_seconds = time.perf_counter() - start
+    engine = EngineConfig(
+        context_length=context_needed(args),
+        max_seqs=max(args.batches, default=1),
+        kv_type=args.kv_type,
+    )
+    if engine.context_length > config.context_length:
+        raise UsageError(
+            f"these measurements need a context of {engine.context_length} tokens, "
+            f"the model has {config.context_length}"
+        )
+    print(f"{path}: loaded in {load_seconds:.2f} s")
+    print(f"{'test':<24} {'tokens/s':>10} {'ms':>10}   20% to 80% of the samples, ms")
+    rows = []
+    for row in measure(Measurement(model, ops, engine), args):
+        rows.append(row)
+        print(line_of(row))
+    peak = system.peak_resident_bytes()
+    if peak is not None:
+        print(f"peak memory {format_bytes(peak)}")
+    if args.json:
+        print_json(
+            {
+                "model": str(path),
+                "backend": ops.name,
+                "threads": args.threads,
+                "load_seconds": load_seconds,
+                "peak_rss_bytes": peak,
+                "results": rows,
+            }
+        )
+    return 0
+
+
+def context_needed(args: argparse.Namespace) -> int:
+    """Tokens of the longest sequence that the chosen measurements make."""
+    deepest = max(args.depths, default=1)
+    wall = 129 if args.wall else 0
+    drafted = max(args.verify, default=0) * args.decode
+    return max([*args.prefill, *args.all_logits, deepest + max(args.decode, drafted), wall]) + 1
+
+
+def measure(m: Measurement, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The chosen measurements, one result each; every one after a warm-up of its own kind."""
+    for count in args.prefill:
+        yield sampled(f"prefill {count}", count, lambda n=count: [m.prefill(n)], args.repeats)
+    for count in args.all_logits:
+        yield sampled(f"all logits {count}", count, lambda n=count: [m.all_logits(n)], args.repeats)
+    if not args.decode:
+        return
+    for depth in args.depths:
+        for batch in args.batches:
+            name = f"decode x{batch} at {depth}"
+            yield sampled(name, batch, lambda b=batch, d=depth: m.decode(args.decode, b, d), 1)
+    for count in args.verify:
+        yield sampled(f"verify {count}", count, lambda n=count: m.verify(n, args.decode, 1), 1)
+    if args.wall:
+        pairs = [(m.answer(1, 1), m.answer(1, 129)) for _ in range(args.repeats)]
+        yield result("decode by wall", 1, [(long - short) / 128 for short, long in pairs])
+
+
+def sampled(
+    name: str, num_tokens: int, call: Callable[[], list[float]], repeats: int
+) -> dict[str, Any]:
+    call()
+    return result(name, num_tokens, [s for _ in range(repeats) for s in call()])
+
+
+def result(name: str, num_tokens: int, seconds: list[float]) -> dict[str, Any]:
+    """A measurement of `num_tokens` a sample."""
+    return {
+        "test": name,
+        "tokens_per_second": num_tokens / median(seconds),
+        "median_seconds": median(seconds),
+        "seconds": seconds,
+    }
+
+
+def line_of(row: dict[str, Any]) -> str:
+    ordered = sorted(row["seconds"])
+    low, high = (ordered[int(share * (len(ordered) - 1))] * 1e3 for share in (0.2, 0.8))
+    speed, milliseconds = row["tokens_per_second"], row["median_seconds"] * 1e3
+    return f"{row['test']:<24} {speed:>10.2f} {milliseconds:>10.2f}   {low:.2f} to {high:.2f}"
