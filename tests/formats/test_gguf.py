@@ -209,7 +209,7 @@ def test_missing_shards_are_named(tmp_path: Path) -> None:
     paths, _ = write_three_shards(tmp_path)
     paths[0].unlink()
     paths[2].unlink()
-    expected = "of 3 shards 2 are missing: m-00001-of-00003.gguf, m-00003-of-00003.gguf"
+    expected = "of 3 weight files 2 are missing: m-00001-of-00003.gguf, m-00003-of-00003.gguf"
     with pytest.raises(ModelFileError, match=expected):
         open_checkpoint(paths[1])
 
@@ -226,7 +226,7 @@ def test_swapped_shards_are_noticed(tmp_path: Path) -> None:
 def test_a_renamed_shard_says_what_its_name_must_be(tmp_path: Path) -> None:
     paths, _ = write_three_shards(tmp_path)
     renamed = paths[0].rename(tmp_path / "model.gguf")
-    with pytest.raises(ModelFileError, match="its name must end in -NNNNN-of-00003.gguf"):
+    with pytest.raises(ModelFileError, match="its name must be like NAME-00001-of-00003.gguf"):
         open_checkpoint(renamed)
 
 

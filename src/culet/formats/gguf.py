@@ -5,7 +5,6 @@ Weights stay in the mapped files. Parsing is in `gguf_header`; knows nothing of 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +14,8 @@ from culet.formats.checkpoint import TensorInfo
 from culet.formats.gguf_header import Header, Located, parse_header
 from culet.formats.identify import gguf_architecture
 from culet.formats.mapped import MappedFile
+from culet.formats.shards import require_files, shard_name, shards_of
 from culet.quant.tensor import QTensor
-
-SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-_MAX_NAMED_FILES = 5  # in one message
 
 
 class GgufCheckpoint:
@@ -120,23 +117,14 @@ def open_gguf(path: Path, *, header_only: bool = False) -> GgufCheckpoint:
 
 def _shard_paths(path: Path, shard_count: int) -> list[Path]:
     """All shards beside `path`, in order; `ModelFileError` names those that are missing."""
-    match = SHARD_NAME.fullmatch(path.name)
-    if match is None or int(match["count"]) != shard_count:
+    names = shards_of(path.name)
+    if len(names) != shard_count or path.name not in names:
         raise ModelFileError(
-            f"{path}: one of {shard_count} shards, so its name must end in "
-            f"-NNNNN-of-{shard_count:05}.gguf"
+            f"{path}: one of {shard_count} shards, so its name must be like "
+            f"{shard_name('NAME', 1, shard_count, '.gguf')}"
         )
-    names = [f"{match['stem']}-{n:05}-of-{shard_count:05}.gguf" for n in range(1, shard_count + 1)]
-    paths = [path.with_name(name) for name in names]
-    missing = [p.name for p in paths if not p.exists()]
-    if missing:
-        rest = len(missing) - _MAX_NAMED_FILES
-        more = f" and {rest} more" if rest > 0 else ""
-        raise ModelFileError(
-            f"{path}: of {shard_count} shards {len(missing)} are missing: "
-            f"{', '.join(missing[:_MAX_NAMED_FILES])}{more}"
-        )
-    return paths
+    require_files(path.parent, names, path)
+    return [path.with_name(name) for name in names]
 
 
 def _check_shard(header: Header, path: Path, number: int, shard_count: int) -> None:

@@ -22,6 +22,7 @@ from culet.formats.gguf_header import (
     SCALARS,
     STRING,
 )
+from culet.formats.shards import shard_name
 from culet.quant.tensor import QTensor
 from culet.quant.types import BY_NAME
 
@@ -99,7 +100,7 @@ def write_split_gguf(
             "split.count": Scalar("u16", num_shards),
             "split.tensors.count": Scalar("i32", len(tensors)),
         }
-        paths.append(folder / f"{stem}-{number + 1:05}-of-{num_shards:05}.gguf")
+        paths.append(folder / shard_name(stem, number + 1, num_shards, ".gguf"))
         shard_tensors = tensors[bounds[number] : bounds[number + 1]]
         write_gguf(paths[-1], {**metadata, **own} if number == 0 else own, shard_tensors)
     return paths

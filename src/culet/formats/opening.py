@@ -6,10 +6,11 @@ from pathlib import Path
 
 from culet.errors import ModelFileError, UsageError
 from culet.formats.checkpoint import Checkpoint
-from culet.formats.gguf import SHARD_NAME, open_gguf
+from culet.formats.gguf import open_gguf
 from culet.formats.gguf_header import MAGIC
 from culet.formats.mapped import MappedFile
 from culet.formats.safetensors import CONFIG_NAME, open_safetensors
+from culet.formats.shards import listed, shards_of
 
 _FOREIGN_MAGICS = (
     (b"PK\x03\x04", "a zip archive (a PyTorch or Keras checkpoint?)"),
@@ -63,18 +64,14 @@ def _open_folder(folder: Path, header_only: bool) -> Checkpoint:
         raise ModelFileError(f"{folder}: the folder is empty")
     if any(name.endswith(".safetensors") or name == CONFIG_NAME for name in names):
         return open_safetensors(folder, header_only=header_only)
-    models: dict[str, str] = {}  # first file of each model, by the model's name
-    for name in names:
-        if name.endswith(".gguf") and not name.startswith("mmproj"):
-            match = SHARD_NAME.fullmatch(name)
-            models.setdefault(match["stem"] if match else name, name)
-    if not models:
+    ggufs = [name for name in names if name.endswith(".gguf") and not name.startswith("mmproj")]
+    if not ggufs:
         raise ModelFileError(
             f"{folder}: holds no model, neither .safetensors files with {CONFIG_NAME} nor a .gguf"
         )
-    if len(models) > 1:
+    first_files = sorted({shards_of(name)[0] for name in ggufs})
+    if len(first_files) > 1:
         raise ModelFileError(
-            f"{folder}: holds several models ({', '.join(list(models.values())[:5])}); "
-            f"name the file"
+            f"{folder}: holds several models ({listed(first_files)}); name the file"
         )
-    return open_gguf(folder / next(iter(models.values())), header_only=header_only)
+    return open_gguf(folder / ggufs[0], header_only=header_only)

@@ -5,7 +5,6 @@ Sharded or not, with or without an index. Weights stay in the mapped files as th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,15 +14,14 @@ from culet.formats.checkpoint import TensorInfo
 from culet.formats.identify import hf_adapter, hf_architecture
 from culet.formats.mapped import MappedFile
 from culet.formats.safetensors_header import Entry, parse_header, parse_json_object
+from culet.formats.shards import listed, require_files, shards_of
 from culet.quant.tensor import QTensor
 from culet.quant.types import BY_NAME
 
 CONFIG_NAME = "config.json"
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
-SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
-MAX_JSON_BYTES = 16 << 20  # of config.json and of the index
-_MAX_NAMED = 5  # files or tensors in one message
+MAX_JSON_BYTES = 4 << 20  # of config.json and of the index
 # Weights in these types mean something only together with scales of some scheme.
 _SCHEME_DTYPES = ("U8", "F4", "F6_E2M3", "F6_E3M2")
 
@@ -34,12 +32,18 @@ class SafetensorsCheckpoint:
     kind: Literal["gguf", "safetensors"] = "safetensors"
 
     def __init__(
-        self, path: Path, config: Mapping[str, Any], files: list[MappedFile], *, header_only: bool
+        self,
+        path: Path,
+        architecture: str,
+        metadata: Mapping[str, Any],
+        files: list[MappedFile],
+        *,
+        header_only: bool,
     ) -> None:
-        """Use `open_safetensors`. `config`: the whole config.json."""
+        """Use `open_safetensors`."""
         self.path = path
-        self.architecture = hf_architecture(config, str(path / CONFIG_NAME))
-        self.metadata: Mapping[str, Any] = text_config(config)
+        self.architecture = architecture
+        self.metadata = metadata
         self.file_bytes = sum(file.size for file in files)
         self._files = files
         self._is_closed = False
@@ -137,23 +141,21 @@ def open_safetensors(path: Path, *, header_only: bool = False) -> SafetensorsChe
             raise hf_adapter(str(folder))
         raise ModelFileError(f"{folder}: there is no {CONFIG_NAME} beside the weights")
     config = _read_json(config_path)
-    hf_architecture(config, str(config_path))  # refuse before any weights are opened
+    architecture = hf_architecture(config, str(config_path))  # refuses before weights are opened
     if path.is_dir():
         weight_map, names = _files_of_folder(folder)
     else:
-        weight_map, names = {}, _shards_of(path)
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise ModelFileError(
-            f"{folder}: of {len(names)} weight files {len(missing)} are missing: {_named(missing)}"
-        )
+        weight_map, names = {}, shards_of(path.name)
+    require_files(folder, names, folder)
     files = [MappedFile(folder / name) for name in names]
-    checkpoint = SafetensorsCheckpoint(path, config, files, header_only=header_only)
+    checkpoint = SafetensorsCheckpoint(
+        path, architecture, text_config(config), files, header_only=header_only
+    )
     misplaced = [t for t, file_name in weight_map.items() if not checkpoint.holds(t, file_name)]
     if misplaced:
         raise ModelFileError(
             f"{folder / INDEX_NAME}: these tensors aren't in the files that it names: "
-            f"{_named(misplaced)}"
+            f"{listed(misplaced)}"
         )
     return checkpoint
 
@@ -183,22 +185,13 @@ def _files_of_folder(folder: Path) -> tuple[dict[str, str], list[str]]:
     found = sorted(p.name for p in folder.glob("*.safetensors") if not p.name.startswith("adapter"))
     if not found:
         raise ModelFileError(f"{folder}: there are no .safetensors files beside {CONFIG_NAME}")
-    shard_sets = {tuple(_shards_of(folder / name)) for name in found}
+    shard_sets = {tuple(shards_of(name)) for name in found}
     if len(shard_sets) > 1:
         raise ModelFileError(
-            f"{folder}: holds several models ({_named([s[0] for s in sorted(shard_sets)])}); "
+            f"{folder}: holds several models ({listed([s[0] for s in sorted(shard_sets)])}); "
             f"name the file"
         )
     return {}, list(shard_sets.pop())
-
-
-def _shards_of(path: Path) -> list[str]:
-    """Names of all shards of the set that `path` belongs to; itself alone if it is no shard."""
-    match = SHARD_NAME.fullmatch(path.name)
-    if match is None:
-        return [path.name]
-    count = int(match["count"])
-    return [f"{match['stem']}-{n:05}-of-{count:05}.safetensors" for n in range(1, count + 1)]
 
 
 def _weight_map(path: Path) -> dict[str, str]:
@@ -221,8 +214,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if file.size > MAX_JSON_BYTES:
         raise ModelFileError(f"{path}: has {file.size} bytes, at most {MAX_JSON_BYTES} are read")
     return parse_json_object(file.data.tobytes(), str(path))
-
-
-def _named(names: list[str]) -> str:
-    rest = len(names) - _MAX_NAMED
-    return ", ".join(names[:_MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 from culet.errors import ModelFileError
 from culet.formats.mapped import MappedFile
 
-MAX_HEADER_BYTES = 16 << 20  # headers of the largest published shards are below 1 MB
+MAX_HEADER_BYTES = 4 << 20  # headers of the largest published shards are below 1 MB
 MAX_DIMS = 8
 
 # Bits a value, by dtype. Known to the format; which ones hold weights is decided elsewhere.
