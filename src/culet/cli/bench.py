@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -17,6 +18,7 @@ from culet.errors import UsageError
 from culet.formats.opening import open_checkpoint
 from culet.llm.loading import load_model
 from culet.models.registry import read_config
+from culet.ops.interface import Placement
 from culet.ops.select import load_ops
 
 
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     config = read_config(checkpoint)
     ops = load_ops(args.backend, threads=args.threads, precision=args.precision)
     start = time.perf_counter()
-    placement = "disk" if args.embed_weights == "auto" else args.embed_weights
+    placement: Placement = "host" if args.embed_weights == "host" else "disk"
     model = load_model(config, checkpoint, ops, placement)
     load_seconds = time.perf_counter() - start
     engine = EngineConfig(
@@ -93,39 +95,43 @@ def run(args: argparse.Namespace) -> int:
 def context_needed(args: argparse.Namespace) -> int:
     """Tokens of the longest sequence that the chosen measurements make."""
     deepest = max(args.depths, default=1)
-    wall = 129 if args.wall else 0
-    drafted = max(args.verify, default=0) * args.decode
-    return max([*args.prefill, *args.all_logits, deepest + max(args.decode, drafted), wall]) + 1
+    steps = args.decode * max([1, *args.verify])
+    whole = [*args.prefill, *args.all_logits, deepest + steps, 129 if args.wall else 0]
+    return int(max(whole)) + 1
 
 
 def measure(m: Measurement, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The chosen measurements, one result each; every one after a warm-up of its own kind."""
     for count in args.prefill:
-        yield sampled(f"prefill {count}", count, lambda n=count: [m.prefill(n)], args.repeats)
+        yield sampled(f"prefill {count}", count, partial(m.prefill, count), args.repeats)
     for count in args.all_logits:
-        yield sampled(f"all logits {count}", count, lambda n=count: [m.all_logits(n)], args.repeats)
+        yield sampled(f"all logits {count}", count, partial(m.all_logits, count), args.repeats)
     if not args.decode:
         return
     for depth in args.depths:
         for batch in args.batches:
-            name = f"decode x{batch} at {depth}"
-            yield sampled(name, batch, lambda b=batch, d=depth: m.decode(args.decode, b, d), 1)
+            step = partial(m.decode, args.decode, batch, depth)
+            yield sampled(f"decode x{batch} at {depth}", batch, step, 1)
     for count in args.verify:
-        yield sampled(f"verify {count}", count, lambda n=count: m.verify(n, args.decode, 1), 1)
+        yield sampled(f"verify {count}", count, partial(m.verify, count, args.decode, 1), 1)
     if args.wall:
         pairs = [(m.answer(1, 1), m.answer(1, 129)) for _ in range(args.repeats)]
         yield result("decode by wall", 1, [(long - short) / 128 for short, long in pairs])
 
 
 def sampled(
-    name: str, num_tokens: int, call: Callable[[], list[float]], repeats: int
+    name: str, num_tokens: int, call: Callable[[], float | list[float]], repeats: int
 ) -> dict[str, Any]:
+    """A measurement of `num_tokens` a sample; the first call is a warm-up."""
     call()
-    return result(name, num_tokens, [s for _ in range(repeats) for s in call()])
+    seconds: list[float] = []
+    for _ in range(repeats):
+        new = call()
+        seconds += new if isinstance(new, list) else [new]
+    return result(name, num_tokens, seconds)
 
 
 def result(name: str, num_tokens: int, seconds: list[float]) -> dict[str, Any]:
-    """A measurement of `num_tokens` a sample."""
     return {
         "test": name,
         "tokens_per_second": num_tokens / median(seconds),

@@ -72,7 +72,7 @@ class Measurement:
         return seconds
 
     def verify(self, num_tokens: int, num_steps: int, depth: int) -> list[float]:
-        """Seconds of each pass over `num_tokens` drafted tokens of one sequence, all with logits."""
+        """Seconds of each pass over `num_tokens` drafted tokens of a sequence, all with logits."""
         sequences = self._open(1)
         self._fill(sequences, max(depth, 1))
         seconds = []
