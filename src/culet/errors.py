@@ -41,9 +41,15 @@ class RequestError(UsageError):
 
 
 class ModelFileError(CuletError):
-    """A model file is damaged, incomplete, hostile or not a model."""
+    """A model file is damaged, incomplete, hostile or not a model.
+
+    The message may quote the file, so it is made one line of printable text of bounded length.
+    """
 
     exit_code = 3
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_one_line(message))
 
 
 class UnsupportedModelError(ModelFileError):
@@ -56,3 +62,12 @@ class CapacityError(CuletError):
 
 class BackendError(CuletError):
     """A compute backend is missing or cannot do what was asked."""
+
+
+_MAX_MESSAGE_CHARS = 1000
+
+
+def _one_line(text: str) -> str:
+    """Control characters could move a terminal's cursor or forge a line of a log; escape them."""
+    escaped = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_MAX_MESSAGE_CHARS])
+    return escaped if len(text) <= _MAX_MESSAGE_CHARS else f"{escaped}..."

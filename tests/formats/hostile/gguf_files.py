@@ -298,3 +298,13 @@ def overlapping_tensors() -> bytes:
 def no_architecture() -> bytes:
     whole = gguf()
     return whole.replace(b"general.architecture", b"general.architectura")
+
+
+@maker(r"key \\x1b\[31m\\n occurs twice")
+def key_that_writes_to_the_terminal() -> bytes:
+    return gguf([key("\x1b[31m\n", U8, b"\1")] * 2)
+
+
+@maker(r"key kkkkk.*k\.\.\.$")
+def long_key_in_a_message() -> bytes:
+    return gguf([key("k" * 60_000, U8, b"\1")] * 2)
