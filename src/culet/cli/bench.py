@@ -30,7 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("-d", "--depths", type=counts, default=[1], metavar="N,...")
     what.add_argument("-b", "--batches", type=counts, default=[1, 4, 16], metavar="N,...")
     what.add_argument("--verify", type=counts, default=[], metavar="N,...", help="draft tokens")
-    what.add_argument("--all-logits", type=counts, default=[], metavar="N,...")
+    what.add_argument(
+        "--score",
+        type=counts,
+        default=[],
+        metavar="N,...",
+        help="all layers for every row, logits of the second half, as for a perplexity",
+    )
     what.add_argument("-r", "--repeats", type=positive_int, default=3)
     what.add_argument(
         "--wall", action="store_true", help="compare decode with whole answers of 1 and 129 tokens"
@@ -96,7 +102,7 @@ def context_needed(args: argparse.Namespace) -> int:
     """Tokens of the longest sequence that the chosen measurements make."""
     deepest = max(args.depths, default=1)
     steps = args.decode * max([1, *args.verify])
-    whole = [*args.prefill, *args.all_logits, deepest + steps, 129 if args.wall else 0]
+    whole = [*args.prefill, *args.score, deepest + steps, 129 if args.wall else 0]
     return int(max(whole)) + 1
 
 
@@ -104,8 +110,8 @@ def measure(m: Measurement, args: argparse.Namespace) -> Iterator[dict[str, Any]
     """The chosen measurements, one result each; every one after a warm-up of its own kind."""
     for count in args.prefill:
         yield sampled(f"prefill {count}", count, partial(m.prefill, count), args.repeats)
-    for count in args.all_logits:
-        yield sampled(f"all logits {count}", count, partial(m.all_logits, count), args.repeats)
+    for count in args.score:
+        yield sampled(f"score {count}", count, partial(m.score, count), args.repeats)
     if not args.decode:
         return
     for depth in args.depths:

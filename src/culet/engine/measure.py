@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from culet.engine.config import EngineConfig
 from culet.engine.kv_cache import KvCache
@@ -47,8 +48,11 @@ class Measurement:
         self._close(sequences)
         return seconds
 
-    def all_logits(self, num_tokens: int) -> float:
-        """Seconds of a prompt whose every row goes through all layers and has its logits made."""
+    def score(self, num_tokens: int) -> float:
+        """Seconds of a prompt whose every row goes through all layers, logits of the second half.
+
+        That is the work of a perplexity: the first half is context only.
+        """
         sequences = self._open(1)
         seconds = self._append(sequences, num_tokens, every_row=True)
         self._close(sequences)
@@ -116,20 +120,31 @@ class Measurement:
         start = time.perf_counter()
         for begin in range(0, num_tokens, self.config.prefill_tokens):
             part = ids[begin : begin + self.config.prefill_tokens]
-            is_last = begin + len(part) == num_tokens
-            wanted = len(part) if every_row else int(is_last)
-            self._step(sequences, [part] * len(sequences), wanted)
+            end = begin + len(part)
+            if every_row:
+                num_logits = min(len(part), max(0, end - num_tokens // 2))
+                self._step(sequences, [part] * len(sequences), num_logits, len(part))
+            else:
+                self._step(sequences, [part] * len(sequences), int(end == num_tokens))
         return time.perf_counter() - start
 
     def _step(
-        self, sequences: Sequence[_Sequence], ids: Sequence[Int32Array], num_wanted: int
-    ) -> list[np.ndarray]:
-        """One step that appends `ids[i]` to sequence i; logits of the last `num_wanted` rows."""
+        self,
+        sequences: Sequence[_Sequence],
+        ids: Sequence[Int32Array],
+        num_logits: int,
+        num_kept: int | None = None,
+    ) -> list[NDArray[np.float32]]:
+        """One step that appends `ids[i]` to sequence i; logits of the last `num_logits` rows.
+
+        `num_kept` rows, as many as have logits by default, go through all layers.
+        """
+        kept = num_logits if num_kept is None else num_kept
         pages = self.cache.pages
         pieces = []
         for sequence, new in zip(sequences, ids, strict=True):
             pages.trim(sequence.runs, sequence.num_tokens)
             pages.extend(sequence.runs, sequence.num_tokens + len(new))
-            pieces.append(Piece(sequence.runs, sequence.num_tokens, new, num_wanted, num_wanted))
+            pieces.append(Piece(sequence.runs, sequence.num_tokens, new, kept, num_logits))
             sequence.num_tokens += len(new)
         return [result.logits for result in self._runner.step(pieces)]

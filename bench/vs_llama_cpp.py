@@ -1,0 +1,232 @@
+"""Culet beside llama.cpp on the same file, threads and machine, in one run.
+
+    python bench/vs_llama_cpp.py LLAMA_BIN_DIR MODEL [--tests prefill,decode,...] [--rounds 3]
+
+The two programs alternate. Before and after each sample two probes run: a read of a large buffer on
+all threads (GB/s) and an empty fork-join. Shared hosts have hidden states (both virtual cores on one
+core complex or on two) that change the bandwidth by half, and the probes tell them apart: a round
+counts for a state only if all its probes agree on it. Prints median ratios by test and state, and
+one JSON line; `--append FILE` adds that line to a file of results.
+
+The peer must be a Release build with native flags; it runs with its defaults (repacking, flash
+attention on) and f16 K/V.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from culet import _native
+
+FAST_READ_GB_PER_S = 42.0  # between the two states measured on the test machine: 33-35 and 52-62
+PROBE_BYTES = 512 << 20
+
+
+@dataclass(frozen=True)
+class Probe:
+    read_gb_per_s: float
+    fork_join_ns: float
+
+    @property
+    def state(self) -> str:
+        return "fast" if self.read_gb_per_s >= FAST_READ_GB_PER_S else "slow"
+
+
+@dataclass(frozen=True)
+class Test:
+    """One measurement and how each side makes it.
+
+    Attributes:
+        ours: arguments of `culet bench`.
+        ours_name: the test's name in its results.
+        peer: program and arguments; the model and the threads are added.
+    """
+
+    name: str
+    ours: tuple[str, ...]
+    ours_name: str
+    peer: tuple[str, ...]
+
+
+def bench_args(prefill: str = "0", decode: int = 0, **more: str) -> tuple[str, ...]:
+    words = ["-p", prefill, "-n", str(decode), "-b", "1", "-r", "1"]
+    for option, value in more.items():
+        words += [f"--{option.replace('_', '-')}", value]
+    return tuple(words)
+
+
+def tests(depth: int) -> list[Test]:
+    llama_bench = ("llama-bench", "-r", "1", "-fa", "on", "-o", "jsonl")
+    batched = ("llama-batched-bench", "-npp", "64", "-ntg", "32", "-fa", "on")
+    batched += ("-b", "2048", "-ub", "512", "--output-format", "jsonl")
+    found = [
+        Test(
+            "prefill 512",
+            bench_args("512", repeats="2"),
+            "prefill 512",
+            (*llama_bench, "-p", "512", "-n", "0"),
+        ),
+        Test(
+            "decode", bench_args(decode=48), "decode x1 at 1", (*llama_bench, "-p", "0", "-n", "48")
+        ),
+        Test(
+            f"decode at {depth}",
+            bench_args(decode=24, depths=str(depth)),
+            f"decode x1 at {depth}",
+            (*llama_bench, "-p", "0", "-n", "24", "-d", str(depth)),
+        ),
+        Test(
+            # All layers for every row, logits of the second half: what llama-perplexity computes.
+            "score 512",
+            bench_args(score="512", repeats="2"),
+            "score 512",
+            ("llama-perplexity", "-c", "512", "-b", "512", "--chunks", "2", "-fa", "on"),
+        ),
+    ]
+    for batch in (4, 16):
+        found.append(
+            Test(
+                f"decode x{batch}",
+                bench_args(decode=24, depths="64", batches=str(batch)),
+                f"decode x{batch} at 64",
+                (*batched, "-c", str(batch * 128), "-npl", str(batch)),
+            )
+        )
+    return found
+
+
+def probe(threads: int) -> Probe:
+    reads = [_native.probe_read(threads, PROBE_BYTES) for _ in range(3)]
+    joins = [_native.probe_fork_join(threads, 2000) for _ in range(3)]
+    return Probe(median(reads), median(joins))
+
+
+def run_ours(model: Path, test: Test, threads: int) -> tuple[float, int]:
+    """Tokens per second and peak resident bytes of one `culet bench`."""
+    command = [sys.executable, "-m", "culet", "bench", str(model), "--json"]
+    command += ["--threads", str(threads), *test.ours]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = json.loads(out.splitlines()[-1])
+    row = next(r for r in found["results"] if r["test"] == test.ours_name)
+    return row["tokens_per_second"], found["peak_rss_bytes"]
+
+
+def run_peer(bin_dir: Path, model: Path, test: Test, threads: int, text: Path) -> tuple[float, int]:
+    """Tokens per second and peak resident bytes of one run of a llama.cpp program."""
+    program, *words = test.peer
+    command = [str(bin_dir / program), "-m", str(model), "-t", str(threads), *words]
+    if program == "llama-perplexity":
+        command += ["-f", str(text)]
+    out, peak = run_measured(command)
+    if program == "llama-perplexity":
+        return 512 / float(re.findall(r"([\d.]+) seconds per pass", out)[-1]), peak
+    row = json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
+    return row["avg_ts" if program == "llama-bench" else "speed_tg"], peak
+
+
+def run_measured(command: list[str]) -> tuple[str, int]:
+    """Everything that a program printed, and its peak resident bytes."""
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        text = out.read()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{text[-2000:]}")
+    return text, usage.ru_maxrss << 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bin_dir", type=Path)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--tests", help="names, separated by commas (default: all)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--depth", type=int, default=8192)
+    parser.add_argument("--text", type=Path, default=Path(__file__).parents[1] / "LICENSE")
+    parser.add_argument("--append", type=Path)
+    args = parser.parse_args()
+    chosen = tests(args.depth)
+    if args.tests:
+        wanted = args.tests.split(",")
+        chosen = [t for t in chosen if t.name in wanted]
+    summary: dict[str, Any] = {}
+    for test in chosen:
+        summary[test.name] = compare(test, args)
+    row = {
+        "what": "culet / llama.cpp",
+        "model": args.model.name,
+        "threads": args.threads,
+        "machine": machine(),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "tests": summary,
+    }
+    print(json.dumps(row))
+    if args.append:
+        args.append.parent.mkdir(parents=True, exist_ok=True)
+        with args.append.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def compare(test: Test, args: argparse.Namespace) -> dict[str, Any]:
+    """All rounds of one test, and the median ratio of each state."""
+    rounds = []
+    by_state: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    peaks: list[tuple[int, int]] = []
+    for _ in range(args.rounds):
+        probes = [probe(args.threads)]
+        theirs, their_peak = run_peer(args.bin_dir, args.model, test, args.threads, args.text)
+        probes.append(probe(args.threads))
+        ours, our_peak = run_ours(args.model, test, args.threads)
+        probes.append(probe(args.threads))
+        states = {p.state for p in probes}
+        state = states.pop() if len(states) == 1 else "mixed"
+        by_state[state].append((ours, theirs))
+        peaks.append((our_peak, their_peak))
+        rounds.append({"ours": ours, "theirs": theirs, "probes": [asdict(p) for p in probes]})
+        reads = ", ".join(f"{p.read_gb_per_s:.0f}" for p in probes)
+        print(
+            f"{test.name:<16} {state:<5} ours {ours:8.2f}  theirs {theirs:8.2f} tokens/s  "
+            f"ratio {ours / theirs:5.2f}  read {reads} GB/s  "
+            f"peak {our_peak / 2**30:.2f} / {their_peak / 2**30:.2f} GiB",
+            flush=True,
+        )
+    medians = {s: median(o / t for o, t in pairs) for s, pairs in by_state.items()}
+    print(f"{test.name:<16} " + "  ".join(f"{s}: {r:.2f}" for s, r in medians.items()), flush=True)
+    return {
+        "ratio": medians,
+        "peak_rss_ratio": median(o / t for o, t in peaks),
+        "rounds": rounds,
+    }
+
+
+def machine() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
