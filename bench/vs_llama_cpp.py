@@ -2,11 +2,11 @@
 
     python bench/vs_llama_cpp.py LLAMA_BIN_DIR MODEL [--tests prefill,decode,...] [--rounds 3]
 
-The two programs alternate. Before and after each sample two probes run: a read of a large buffer on
-all threads (GB/s) and an empty fork-join. Shared hosts have hidden states (both virtual cores on one
-core complex or on two) that change the bandwidth by half, and the probes tell them apart: a round
-counts for a state only if all its probes agree on it. Prints median ratios by test and state, and
-one JSON line; `--append FILE` adds that line to a file of results.
+The two programs alternate. Before and after each sample two probes run: a read of a large buffer
+on all threads (GB/s) and an empty fork-join. Shared hosts have hidden states (both virtual cores on
+one core complex or on two) that change the bandwidth by half, and the probes tell them apart: a
+round counts for a state only if all its probes agree on it. Prints median ratios by test and state,
+and one JSON line; `--append FILE` adds that line to a file of results.
 
 The peer must be a Release build with native flags; it runs with its defaults (repacking, flash
 attention on) and f16 K/V.
