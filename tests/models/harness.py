@@ -42,7 +42,7 @@ class Loaded:
         self.ops = ops
         self.checkpoint = open_checkpoint(path)
         self.config: ModelConfig = read_config(self.checkpoint)
-        self.model: Model = load_model(self.config, self.checkpoint, ops, "host")
+        self.model: Model = load_model(self.config, self.checkpoint, ops, "host").model
 
     def engine(self, longest_piece: int = CONTEXT, kv_type: KvType = "f32") -> EngineConfig:
         return EngineConfig(

@@ -6,7 +6,6 @@ token ids only.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from culet.engine.config import EngineConfig
-from culet.engine.kv_cache import KvCache
+from culet.engine.kv_cache import GroupPlan, KvCache, plan_groups
 from culet.engine.request import FinishReason, SamplingParams
 from culet.engine.runner import Piece, Runner
 from culet.engine.sampler import Sampled, sample
@@ -41,13 +40,25 @@ class SingleEngine:
 
     def __init__(self, model: Model, ops: Ops, config: EngineConfig) -> None:
         self.config = config
+        self.plans = plan_groups(model.config, config)
         self.cache = KvCache(ops, model.config, config)
         self.runner = Runner(model, ops, self.cache)
 
     def generate(
-        self, prompt: Int32Array, params: SamplingParams, stop_ids: Collection[int]
+        self,
+        prompt: Int32Array,
+        params: SamplingParams,
+        seed: int,
+        *,
+        stop_ids: Collection[int],
+        num_ids: int,
     ) -> Iterator[Generated]:
         """Tokens of the answer as they come; closing the iterator frees the pages.
+
+        Args:
+            seed: of the draws; `params.seed` is not looked at.
+            stop_ids: tokens that end the answer.
+            num_ids: ids from here on are never drawn.
 
         Raises:
             CapacityError: the prompt leaves no room for a token in the context.
@@ -59,15 +70,25 @@ class SingleEngine:
                 f"{self.config.context_length} must hold it and at least one more"
             )
         limit = room if params.max_tokens is None else min(params.max_tokens, room)
-        seed = secrets.randbits(63) if params.seed is None else params.seed
-        stops = frozenset() if params.ignore_stop_tokens else frozenset(stop_ids)
+        stops = frozenset() if params.ignore_eos else frozenset(stop_ids)
+        return self._tokens(prompt, params, seed, limit, stops, num_ids)
+
+    def _tokens(
+        self,
+        prompt: Int32Array,
+        params: SamplingParams,
+        seed: int,
+        limit: int,
+        stops: frozenset[int],
+        num_ids: int,
+    ) -> Iterator[Generated]:
         if not limit:
             return
         sequence = _Sequence(self)
         try:
             logits = sequence.run(prompt, "last")[0]
             for index in range(limit):
-                sampled = sample(logits, params, seed, index)
+                sampled = sample(logits[:num_ids], params, seed, index)
                 stopped = sampled.token_id in stops
                 last = index + 1 == limit
                 reason: FinishReason | None = "stop" if stopped else "length" if last else None
@@ -77,6 +98,10 @@ class SingleEngine:
                 logits = sequence.run(np.array([sampled.token_id], dtype=np.int32), "last")[0]
         finally:
             sequence.free()
+
+    def kv_bytes(self, plan: GroupPlan) -> int:
+        """Bytes that the storage of one group's layers has."""
+        return sum(self.cache.layers[spec.index].num_bytes for spec in plan.layers)
 
     def logits(self, token_ids: Int32Array) -> NDArray[np.float32]:
         """Logits [n, vocab] at every position, after soft-capping.

@@ -26,7 +26,7 @@ class SamplingParams:
         min_p: tokens stay that are at least this share as probable as the most probable one.
         seed: of this request's draws; None for one that nobody knows.
         stop: texts that end the answer; they are not part of it.
-        ignore_stop_tokens: go on where the model would end.
+        ignore_eos: go on where the model would end.
         logprobs: how many alternatives to report with each token; None for no logprobs at all.
     """
 
@@ -37,7 +37,7 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
-    ignore_stop_tokens: bool = False
+    ignore_eos: bool = False
     logprobs: int | None = None
 
     def __post_init__(self) -> None:

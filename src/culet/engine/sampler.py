@@ -5,6 +5,7 @@ Filters apply in the order of transformers' `generate`: temperature, top-k, top-
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,6 +89,11 @@ def _choose(logits: NDArray[np.float32], params: SamplingParams, seed: int, inde
     place = np.searchsorted(cumulative, uniform(seed, index) * cumulative[-1], side="right")
     # The product can round up to the sum itself.
     return int(kept[min(int(place), len(weight) - 1)])
+
+
+def new_seed() -> int:
+    """A seed that nobody knows."""
+    return secrets.randbits(63)
 
 
 def uniform(seed: int, index: int) -> float:

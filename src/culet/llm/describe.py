@@ -74,7 +74,7 @@ def describe(path: Path, *, header_only: bool = False) -> Description:
         tensors = []
         for name in checkpoint.tensor_names():
             info = checkpoint.info(name)
-            role = _role(used.get(name), name in companions)
+            role = role_of(used.get(name), name in companions)
             tensors.append(StoredTensor(name, info.qtype.name, info.shape, info.num_bytes, role))
         notes = [binding.describe_unused()]
         num_cut = sum(not checkpoint.has_data(t.name) for t in tensors)
@@ -93,7 +93,8 @@ def describe(path: Path, *, header_only: bool = False) -> Description:
         checkpoint.close()
 
 
-def _role(canonical: str | None, is_companion: bool) -> Role:
+def role_of(canonical: str | None, is_companion: bool = False) -> Role:
+    """The group of the byte plan of a tensor, by what it is used as; None: not at all."""
     if canonical is None:
         return "layers" if is_companion else "not used"
     if canonical == "token_embd":

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from culet.formats.binding import Binding, bind_names, load_source
 from culet.formats.checkpoint import Checkpoint
@@ -47,9 +50,22 @@ def bind_checkpoint(config: ModelConfig, checkpoint: Checkpoint) -> Binding:
     return bind_names(checkpoint.kind, facts, checkpoint.tensor_names(), str(checkpoint.path))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """A model with its weights.
+
+    Attributes:
+        held_bytes: gives the memory that its weights hold now, by canonical name.
+    """
+
+    model: Model
+    binding: Binding
+    held_bytes: Callable[[], dict[str, int]]
+
+
 def load_model(
     config: ModelConfig, checkpoint: Checkpoint, ops: Ops, ple_placement: Placement
-) -> Model:
+) -> LoadedModel:
     """Load all weights. Tensors that the text model leaves alone are told of in one log line.
 
     Raises:
@@ -60,9 +76,7 @@ def load_model(
     if unused is not None:
         _log.info("%s: %s", checkpoint.path, unused)
     # A fused tensor is the source of several weights: its pages go back after the last of them.
-    left: dict[str, int] = {}
-    for source in binding.sources.values():
-        left[source.name] = left.get(source.name, 0) + 1
+    left = Counter(source.name for source in binding.sources.values())
 
     def read(canonical: str) -> QTensor:
         return load_source(checkpoint, binding.sources[canonical])
@@ -74,4 +88,4 @@ def load_model(
             checkpoint.release(name)
 
     loader = WeightLoader(ops, binding.sources, read, release, str(checkpoint.path))
-    return build_model(config, loader, ple_placement)
+    return LoadedModel(build_model(config, loader, ple_placement), binding, loader.held_bytes)

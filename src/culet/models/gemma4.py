@@ -115,11 +115,13 @@ class PerLayerInputs:
         self.num_rest = len(config.layers) - self.num_first
         total = len(config.layers) * config.ple_dim
         self.table = loader.table("per_layer_token_embd", config.ple_vocab_size, total, placement)
-        self.first, self.rest = loader.linear_parts(
+        self.first, rest = loader.linear_parts(
             "per_layer_model_proj",
             [self.num_first * self.width, self.num_rest * self.width],
             config.hidden_size,
         )
+        assert rest is not None
+        self.rest = rest
         self.norm = loader.vector("per_layer_proj_norm", self.width)
 
     def run_first(self, x: Array, token_ids: Int32Array) -> Array | None:

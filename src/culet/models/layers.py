@@ -109,12 +109,12 @@ class Attention:
         v = None
         if with_kv and self.v is not None:
             v = scratch.take("v", rows.num_rows, self.kv_width)
-        wanted = [
-            (out, weight)
-            for out, weight in ((q, self.q), (k, self.k), (v, self.v))
-            if out is not None
-        ]
-        outs, weights = [out for out, _ in wanted], [weight for _, weight in wanted]
+        outs, weights = [], []
+        for out, weight in ((q, self.q), (k, self.k), (v, self.v)):
+            if out is not None:
+                assert weight is not None
+                outs.append(out)
+                weights.append(weight)
         self.ops.norm_linear(outs, x, self.norm, self.eps, weights)
         kind = self.spec.attention
         self.ops.attention_inputs(

@@ -41,6 +41,7 @@ class WeightLoader:
         self._read = read
         self._release = release
         self._label = label
+        self._made: dict[str, list[Weight]] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._left
@@ -100,8 +101,17 @@ class WeightLoader:
 
     def done(self, name: str, *weights: Weight | None) -> None:
         """Give the mapped bytes back unless a backend still reads them."""
-        if not any(getattr(weight, "reads_source", False) for weight in weights):
+        kept = [weight for weight in weights if weight is not None]
+        self._made[name] = kept
+        if not any(weight.reads_source for weight in kept):
             self._release(name)
+
+    def held_bytes(self) -> dict[str, int]:
+        """Memory held now by the weights made from each canonical name."""
+        return {
+            name: sum(weight.num_bytes for weight in weights)
+            for name, weights in self._made.items()
+        }
 
     def finish(self) -> None:
         """`ModelFileError` if a tensor was offered that the model has no use for."""

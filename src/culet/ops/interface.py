@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from culet.quant.tensor import QTensor
 
 Array = Any
-Weight = Any
 KvType = Literal["f16", "bf16", "f32", "q8_0"]
 Placement = Literal["device", "host", "disk"]
 Precision = Literal["fast", "exact"]
@@ -40,6 +39,20 @@ Int32Array = NDArray[np.int32]
 # Softmax partials belong to absolute segments of this many tokens and are merged left to right,
 # in prefill and decode alike; this makes attention independent of chunking.
 ATTENTION_SEGMENT_TOKENS = 512
+
+
+class Weight(Protocol):
+    """A matmul weight or look-up table of a backend, opaque to models."""
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether ops go on reading the tensor that it was made from (the mapped file)."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory that it holds now, the source's not counted."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +139,7 @@ class Ops(Protocol):
         """A matmul weight [out, in]; may be re-encoded. Usable in `embed` as well (tied table).
 
         After this the backend no longer reads `source`, so its pages may be released, unless
-        `reads_source` of the weight is true.
+        `reads_source` says otherwise.
         """
         ...
 

@@ -49,7 +49,7 @@ class ReferenceWeight:
         reads_source: true; the mapped bytes stay in use.
     """
 
-    reads_source = True
+    reads_source: bool = True
 
     def __init__(self, source: QTensor, ops: ReferenceOps, keep: bool) -> None:
         self.shape = (source.num_rows, source.row_values)
@@ -57,6 +57,11 @@ class ReferenceWeight:
         self._ops = ops
         self._keep = keep
         self._kept: Float32Array | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are kept decoded."""
+        return 0 if self._kept is None else int(self._kept.nbytes)
 
     def rows(self, index: Int32Array | range) -> Float32Array:
         """Decoded rows [len(index), in]."""
@@ -95,8 +100,14 @@ def gelu_tanh(x: Float32Array) -> Float32Array:
     return result
 
 
-def linear(x: Float32Array, weight: ReferenceWeight) -> Float32Array:
-    """x weight^T, [n, out]: products of one shape per slice of the weight, whatever n is."""
+def _own(weight: Weight) -> ReferenceWeight:
+    assert isinstance(weight, ReferenceWeight), "a weight of another backend"
+    return weight
+
+
+def linear(x: Float32Array, matrix: Weight) -> Float32Array:
+    """x matrix^T, [n, out]: products of one shape per slice of the weight, whatever n is."""
+    weight = _own(matrix)
     out = np.empty((len(x), weight.shape[0]), dtype=np.float32)
     for part in weight.slices():
         transposed = weight.rows(part).T
@@ -176,7 +187,7 @@ class ReferenceOps:
 
     # ---- rows ----------------------------------------------------------------------------------
     def embed(self, out: Array, table: Weight, ids: Int32Array, scale: float) -> None:
-        out[:] = table.rows(ids) * np.float32(scale)
+        out[:] = _own(table).rows(ids) * np.float32(scale)
 
     def gather_rows(self, out: Array, x: Array, rows: Int32Array) -> None:
         out[:] = x[rows]
@@ -207,7 +218,7 @@ class ReferenceOps:
         projected = linear(x, projection) * np.float32(x.shape[1] ** -0.5)
         normed = rms(projected.reshape(out.shape), norm, eps)
         begin = first_layer * width
-        looked_up = table.rows(ids)[:, begin : begin + num_layers * width].reshape(out.shape)
+        looked_up = _own(table).rows(ids)[:, begin : begin + num_layers * width].reshape(out.shape)
         out[:] = (normed + looked_up * np.float32(width**0.5)) * np.float32(2.0**-0.5)
 
     def norm_linear(

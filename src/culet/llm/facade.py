@@ -1,0 +1,362 @@
+"""`load` and `LLM`: the Python interface, one request at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from culet import system
+from culet.chat.messages import Message, parse_messages, parse_tools
+from culet.chat.stream import OutputParser, Start
+from culet.chat.template import (
+    Renderer,
+    choose_template,
+    own_template_of_folder,
+    own_template_of_gguf,
+)
+from culet.chat.tokenizer import Tokenizer
+from culet.engine.config import EngineConfig
+from culet.engine.generate import Generated, SingleEngine
+from culet.engine.request import SamplingParams
+from culet.engine.runner import as_token_ids, num_token_ids
+from culet.engine.sampler import new_seed
+from culet.errors import CapacityError, RequestError, UsageError
+from culet.formats.checkpoint import Checkpoint
+from culet.formats.opening import open_checkpoint
+from culet.llm.defaults import sampling_defaults
+from culet.llm.loading import LoadedModel, load_model
+from culet.llm.memory import (
+    MemoryGroup,
+    MemoryReport,
+    fitting_context,
+    held_bytes_by_role,
+    stored_bytes_by_role,
+    with_context,
+)
+from culet.llm.results import ChatCompletion, Completion, Piece
+from culet.llm.text import chat_pieces, plain_pieces
+from culet.models.registry import read_config
+from culet.ops.interface import KvType, Ops, Placement, Precision
+from culet.ops.select import BackendName, load_ops
+
+_log = logging.getLogger("culet")
+
+EmbedWeights = Literal["auto", "device", "host", "disk"]
+LoadMode = Literal["mmap", "none"]
+
+
+def load(
+    path: str | Path,
+    *,
+    backend: BackendName = "auto",
+    context_length: int | None = None,
+    threads: int | None = None,
+    kv_type: KvType = "f16",
+    precision: Precision = "fast",
+    embed_weights: EmbedWeights = "auto",
+    load_mode: LoadMode = "mmap",
+    chat_template: Path | None = None,
+) -> LLM:
+    """Load a model; use the result in a `with` block, or call its `close`.
+
+    Args:
+        path: a GGUF file or a folder of safetensors.
+        context_length: tokens of prompt and answer; None for the model's own, or as many as fit.
+        threads: None for the backend's own choice.
+        kv_type: how K and V are stored.
+        precision: of activations; `exact` is float32 and slow.
+        embed_weights: where the per-layer table is: read by row from the mapped file (`disk`), or
+            in memory. `auto` is `disk`, unless `load_mode` is `none`.
+        load_mode: `none` reads what is mapped otherwise (the per-layer table) into memory.
+        chat_template: a Jinja template to use instead of the model's own.
+
+    Raises:
+        UsageError: an option has an impossible value, or nothing can be read at `path`.
+        ModelFileError: the file is damaged or incomplete.
+        UnsupportedModelError: it is sound, but isn't served.
+        CapacityError: the context that was asked for does not fit in memory.
+        BackendError: the backend is not built.
+    """
+    placement = _placement(embed_weights, load_mode)
+    ops = load_ops(backend, threads=threads, precision=precision)
+    checkpoint = open_checkpoint(path)
+    try:
+        config = read_config(checkpoint)
+        asked = config.context_length if context_length is None else context_length
+        engine = EngineConfig(context_length=asked, kv_type=kv_type)
+        loaded = load_model(config, checkpoint, ops, placement)
+        fitting = fitting_context(config, engine, system.available_bytes())
+        if fitting < asked and context_length is not None:
+            raise CapacityError(
+                f"{path}: the KV cache of {asked} tokens does not fit in memory; "
+                f"{fitting} tokens would"
+            )
+        if fitting < asked:
+            _log.info("%s: context cut from %d to %d tokens to fit", path, asked, fitting)
+        if asked > config.context_length:
+            _log.warning(
+                "%s: context of %d tokens, but the model was made for %d",
+                path,
+                asked,
+                config.context_length,
+            )
+        return LLM(checkpoint, loaded, ops, with_context(engine, fitting), chat_template)
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def _placement(embed_weights: str, load_mode: str) -> Placement:
+    places: dict[str, Placement] = {
+        "auto": "host" if load_mode == "none" else "disk",
+        "device": "device",
+        "host": "host",
+        "disk": "disk",
+    }
+    if load_mode not in ("mmap", "none"):
+        raise UsageError(f"load_mode {load_mode!r} does not exist; there are mmap, none")
+    if embed_weights not in places:
+        raise UsageError(
+            f"embed_weights {embed_weights!r} does not exist; there are {', '.join(places)}"
+        )
+    return places[embed_weights]
+
+
+class LLM:
+    """A loaded model. Not for several threads at once.
+
+    Attributes:
+        context_length: tokens that prompt and answer may have together.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        loaded: LoadedModel,
+        ops: Ops,
+        engine: EngineConfig,
+        chat_template: Path | None = None,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._loaded = loaded
+        self._engine = SingleEngine(loaded.model, ops, engine)
+        self._template_override = chat_template
+        self._defaults = sampling_defaults(checkpoint)
+        self._closed = False
+        self.context_length = engine.context_length
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the model file; the object is of no use afterwards."""
+        if not self._closed:
+            self._closed = True
+            self._checkpoint.close()
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            ModelFileError: the file has none, or a damaged one.
+        """
+        checkpoint = self._checkpoint
+        if checkpoint.kind == "gguf":
+            tokenizer = Tokenizer.from_gguf(checkpoint.metadata, str(checkpoint.path))
+        else:
+            tokenizer = Tokenizer.from_folder(self._folder)
+        for note in tokenizer.notes:
+            _log.info("%s: %s", checkpoint.path, note)
+        return tokenizer
+
+    @overload
+    def generate(
+        self, text: str, *, stream: Literal[False] = ..., **options: Any
+    ) -> Completion: ...
+
+    @overload
+    def generate(self, text: str, *, stream: Literal[True], **options: Any) -> Iterator[Piece]: ...
+
+    def generate(
+        self, text: str, *, stream: bool = False, parse_special: bool = False, **options: Any
+    ) -> Completion | Iterator[Piece]:
+        """Go on with a text, without any template.
+
+        Args:
+            stream: give pieces as they come; the last one has the whole `Completion`.
+            parse_special: take spellings of control tokens in `text` as such.
+            options: fields of `SamplingParams`; what is left open is the model's own default.
+
+        Raises:
+            RequestError: an option or the text can't be used; names it.
+            CapacityError: the text leaves no room in the context.
+        """
+        params = self._params(options)
+        ids = self.tokenizer.encode(text, add_bos=True, parse_special=parse_special)
+        seed, tokens = self._start(ids, params)
+        pieces = plain_pieces(tokens, self.tokenizer, params, len(ids), seed)
+        return pieces if stream else cast(Completion, _last(pieces))
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        stream: Literal[False] = ...,
+        **options: Any,
+    ) -> ChatCompletion: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        stream: Literal[True],
+        **options: Any,
+    ) -> Iterator[Piece]: ...
+
+    def chat(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        response_format: Mapping[str, Any] | None = None,
+        enable_thinking: bool = False,
+        continue_final: bool = False,
+        stream: bool = False,
+        **options: Any,
+    ) -> ChatCompletion | Iterator[Piece]:
+        """Answer a conversation.
+
+        Args:
+            messages: dicts as in OpenAI's interface, or `Message` objects.
+            tools: functions that the model may ask for, as in OpenAI's interface.
+            response_format: only None and `{"type": "text"}` are served.
+            enable_thinking: let the model think first, if it can.
+            continue_final: go on with the last message, which must be the assistant's.
+            stream: give pieces as they come; the last one has the whole `ChatCompletion`.
+            options: fields of `SamplingParams`; what is left open is the model's own default.
+
+        Raises:
+            RequestError: a message or an option can't be used; names it.
+            CapacityError: the conversation leaves no room in the context.
+        """
+        params = self._params(options)
+        if response_format is not None and response_format.get("type") != "text":
+            raise RequestError(
+                "response_format", f"{response_format.get('type')!r} is not served, only 'text' is"
+            )
+        tool_specs = parse_tools(tools)
+        prompt = self._renderer.render(
+            parse_messages(messages),
+            tools=tool_specs,
+            enable_thinking=enable_thinking,
+            continue_final=continue_final,
+        )
+        ids = self.tokenizer.encode_prompt(prompt)
+        trusted = [segment.text for segment in prompt.segments if segment.is_trusted]
+        parser = OutputParser(
+            tools={tool.name: dict(tool.parameters) for tool in tool_specs},
+            start=Start.of_prompt(trusted[-1] if trusted else ""),
+        )
+        seed, tokens = self._start(ids, params)
+        pieces = chat_pieces(tokens, self.tokenizer, parser, params, len(ids), seed)
+        return pieces if stream else cast(ChatCompletion, _last(pieces))
+
+    def logits(self, token_ids: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float32]:
+        """Logits [n_tokens, vocab] at every position, after soft-capping; nothing is added.
+
+        Raises:
+            RequestError: no ids, or one that is no token.
+            CapacityError: more tokens than the context holds.
+        """
+        ids = as_token_ids(token_ids, self._loaded.model.config)
+        if not len(ids):
+            raise RequestError("token_ids", "is empty; at least 1 token is needed")
+        return self._engine.logits(ids)
+
+    def memory(self) -> MemoryReport:
+        """Bytes by group, as planned from headers and as held now."""
+        stored = stored_bytes_by_role(self._checkpoint, self._loaded.binding)
+        held = held_bytes_by_role(self._loaded.held_bytes())
+        groups = [MemoryGroup(role, stored[role], held.get(role, 0)) for role in stored]
+        groups += [
+            MemoryGroup(f"K/V, {plan.kind}", plan.num_bytes, self._engine.kv_bytes(plan))
+            for plan in self._engine.plans
+        ]
+        return MemoryReport(tuple(groups), system.resident_bytes())
+
+    @property
+    def _folder(self) -> Path:
+        path = self._checkpoint.path
+        return path if path.is_dir() else path.parent
+
+    @cached_property
+    def _renderer(self) -> Renderer:
+        checkpoint = self._checkpoint
+        source = str(checkpoint.path)
+        if checkpoint.kind == "gguf":
+            own = own_template_of_gguf(checkpoint.metadata, source)
+        else:
+            own = own_template_of_folder(self._folder)
+        config = self._loaded.model.config
+        renderer, note = choose_template(
+            own,
+            self.tokenizer.spelling,
+            architecture=config.architecture,
+            has_per_layer_inputs=config.ple_dim > 0,
+            override=self._template_override,
+            source=source,
+        )
+        _log.info("%s", note)
+        return renderer
+
+    def _params(self, options: Mapping[str, Any]) -> SamplingParams:
+        unknown = sorted(set(options) - set(SamplingParams.__dataclass_fields__))
+        if unknown:
+            raise RequestError(unknown[0], "there is no such option")
+        given = {name: value for name, value in options.items() if value is not None}
+        if isinstance(given.get("stop"), str):
+            given["stop"] = (given["stop"],)
+        elif "stop" in given:
+            given["stop"] = tuple(given["stop"])
+        return SamplingParams(**(asdict(self._defaults) | given))
+
+    def _start(self, ids: Sequence[int], params: SamplingParams) -> tuple[int, Iterator[Generated]]:
+        config = self._loaded.model.config
+        seed = new_seed() if params.seed is None else params.seed
+        tokens = self._engine.generate(
+            as_token_ids(ids, config),
+            params,
+            seed,
+            stop_ids=self.tokenizer.stop_ids,
+            # Tables padded past the vocabulary have logits that mean no token.
+            num_ids=min(self.tokenizer.vocab_size, num_token_ids(config)),
+        )
+        return seed, tokens
+
+
+def _last(pieces: Iterator[Piece]) -> Completion | ChatCompletion:
+    """Run to the end; the whole answer."""
+    completion = None
+    for piece in pieces:
+        completion = piece.completion
+    assert completion is not None
+    return completion
