@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,53 @@ def gemma3_metadata(oracle: sentencepiece.SentencePieceProcessor) -> dict[str, A
         "tokenizer.ggml.eos_token_id": 1,
         "tokenizer.ggml.add_space_prefix": False,
     }
+
+
+def sentencepiece_of(metadata: Mapping[str, Any]) -> sentencepiece.SentencePieceProcessor:
+    """The SentencePiece model whose conversion has this GGUF metadata.
+
+    Written field by field (sentencepiece_model.proto), since the package's own message classes
+    need protobuf.
+    """
+
+    def number(value: int) -> bytes:
+        low, rest = value & 0x7F, value >> 7
+        return bytes([low | 0x80]) + number(rest) if rest else bytes([low])
+
+    def int_field(field: int, value: int) -> bytes:
+        return number(field << 3) + number(value)
+
+    def bytes_field(field: int, value: bytes) -> bytes:
+        return number(field << 3 | 2) + number(len(value)) + value
+
+    model = bytearray()
+    pieces = list(metadata["tokenizer.ggml.tokens"])
+    for token_id, (piece, score, kind) in enumerate(
+        zip(
+            pieces,
+            metadata["tokenizer.ggml.scores"],
+            metadata["tokenizer.ggml.token_type"],
+            strict=True,
+        )
+    ):
+        kind = UNKNOWN if token_id == metadata["tokenizer.ggml.unknown_token_id"] else int(kind)
+        spelled = piece.replace(b" ", "\u2581".encode())
+        model += bytes_field(
+            1,
+            bytes_field(1, spelled)
+            + number(2 << 3 | 5)
+            + struct.pack("<f", score)
+            + int_field(3, kind),
+        )
+    special = [metadata[f"tokenizer.ggml.{k}_token_id"] for k in ("unknown", "bos", "eos")]
+    trainer = int_field(3, 2) + int_field(4, len(pieces)) + int_field(35, 1)  # BPE, byte fallback
+    trainer += b"".join(int_field(40 + n, i) for n, i in enumerate(special))
+    # add_dummy_prefix and remove_extra_whitespaces off, escape_whitespaces on
+    normalizer = bytes_field(1, b"identity") + int_field(3, 0) + int_field(4, 0) + int_field(5, 1)
+    model += bytes_field(2, trainer) + bytes_field(3, normalizer)
+    oracle = sentencepiece.SentencePieceProcessor()
+    oracle.LoadFromSerializedProto(bytes(model))
+    return oracle
 
 
 _SCRIPTS = (

@@ -223,5 +223,7 @@ def _parse_tool(tool: object, where: str) -> ToolSpec:
     return ToolSpec(
         name=_string(function.get("name"), f"{where}.function.name"),
         description=description or "",
-        parameters={} if parameters is None else _mapping(parameters, f"{where}.function"),
+        parameters={}
+        if parameters is None
+        else _mapping(parameters, f"{where}.function.parameters"),
     )

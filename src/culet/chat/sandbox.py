@@ -31,6 +31,8 @@ MAX_SECONDS = 30.0  # the official template of the 31B is quadratic: 1,000 messa
 _BASE_CHARS = 1 << 24  # what a render may produce on the way, beside _CHARS_PER_INPUT per character
 _CHARS_PER_INPUT = 32  # a character of a message is copied a few times: trimmed, joined, printed
 
+_STEP_CHARS = 4  # a loop round or call costs as much as this: some 4 million steps at least
+
 _BUDGET_KEY = "_budget"  # in the render's variables; names with _ have no attributes in the sandbox
 
 # Methods of str that can't make much out of little; join and replace are measured first.
@@ -72,7 +74,7 @@ class Budget:
 
     def _charge(self, num_chars: int) -> None:
         """Pays for one step that makes `num_chars` characters or list items."""
-        self._left -= 1 + max(0, num_chars)
+        self._left -= _STEP_CHARS + max(0, num_chars)
         if self._left < 0:
             raise TemplateLimitError("it makes far more text than it was given")
         self._steps_to_clock -= 1

@@ -121,7 +121,9 @@ def from_gguf(metadata: Mapping[str, Any], find: Callable[[bytes], int], source:
     bos_id = _known_id("bos", find(b"<bos>"), declared["bos"], source)
     eos_id = _known_id("eos", find(b"<eos>"), declared["eos"], source)
     known_ids = {i for i in (find(s.encode()) for s in _CONTROL) if i >= 0} | {bos_id, eos_id}
-    control, user_defined, inert = _roles_in_gguf(metadata, pieces, known_ids, notes, source)
+    control, user_defined, inert = _roles_in_gguf(
+        metadata, pieces, known_ids, merges is not None, notes, source
+    )
     return Vocabulary(
         pieces=pieces,
         merges=merges,
@@ -180,6 +182,7 @@ def _roles_in_gguf(
     metadata: Mapping[str, Any],
     pieces: Sequence[bytes],
     known_ids: set[int],
+    by_rank: bool,
     notes: list[str],
     source: str,
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -203,7 +206,9 @@ def _roles_in_gguf(
             f"{len(text_ids)} pieces of text"
         )
     control = (control - text_ids) | known_ids
-    user_defined = (user_defined | text_ids) - known_ids
+    if not by_rank:  # merges make these pieces, scores don't
+        user_defined |= text_ids
+    user_defined -= known_ids
     inert = (ids_of(_UNKNOWN) | ids_of(_UNUSED)) - control
     return tuple(sorted(control)), tuple(sorted(user_defined)), tuple(sorted(inert))
 
