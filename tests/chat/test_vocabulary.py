@@ -138,8 +138,13 @@ def test_declared_stops_are_added(metadata: dict[str, Any]) -> None:
         ("model", None, "the key tokenizer.ggml.model is missing"),
         ("tokens", None, "the key tokenizer.ggml.tokens is missing"),
         ("token_type", np.ones(3, np.int32), "token_type holds 3 values for"),
-        ("bos_token_id", 10**6, "bos_token_id is 1000000, but ids end at"),
-        ("eos_token_id", -7, "eos_token_id is -7, but ids end at"),
+        ("bos_token_id", 10**6, "bos_token_id is 1000000, not an id from 0 to"),
+        ("eos_token_id", -7, "eos_token_id is -7, not an id from 0 to"),
+        ("eos_token_id", "1", "eos_token_id is '1', not an id from 0 to"),
+        ("tokens", np.ones(9), "tokenizer.ggml.tokens is ndarray, not an array of strings"),
+        ("tokens", 5, "tokenizer.ggml.tokens is int, not an array of strings"),
+        ("merges", "x", "tokenizer.ggml.merges is str, not an array of strings"),
+        ("token_type", [b"x"], "token_type is list, not an array of numbers"),
         ("merges", [b"a b", b"q\xff q"], "merge 1 does not join two pieces"),
         ("merges", [b"ab"], "merge 0 does not join two pieces"),
         ("merges", [b""], "merge 0 does not join two pieces"),
@@ -148,7 +153,10 @@ def test_declared_stops_are_added(metadata: dict[str, Any]) -> None:
 def test_damaged_metadata_is_named(
     metadata: dict[str, Any], key: str, value: Any, message: str
 ) -> None:
-    metadata[f"tokenizer.ggml.{key}"] = value
+    if value is None:
+        del metadata[f"tokenizer.ggml.{key}"]
+    else:
+        metadata[f"tokenizer.ggml.{key}"] = value
     with pytest.raises(ModelFileError, match=message) as caught:
         Tokenizer.from_gguf(metadata, "m.gguf")
     assert str(caught.value).startswith("m.gguf: ")
@@ -166,7 +174,7 @@ def test_damaged_scores_are_named(scores: Any, message: str) -> None:
     metadata = gemma3_metadata(gemma3_oracle())
     if isinstance(scores, float):
         scores = np.full(len(metadata["tokenizer.ggml.tokens"]), scores, np.float32)
-    metadata["tokenizer.ggml.scores"] = scores
+    metadata["tokenizer.ggml.scores"] = scores  # a missing key reads as None
     with pytest.raises(ModelFileError, match=message):
         Tokenizer.from_gguf(metadata)
 

@@ -7,7 +7,7 @@ text that grows token by token. Knows nothing of templates or of how a file is o
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,8 @@ class Tokenizer:
         marks = (list(words.control_ids), list(words.user_defined_ids), list(words.inert_ids))
         try:
             if words.merges is not None:
-                self._bpe = Bpe.ranked(index, _table(words.merges), *marks, words.unknown_id)
+                merges = _table(words.merges, source)
+                self._bpe = Bpe.ranked(index, merges, *marks, words.unknown_id)
             else:
                 assert words.scores is not None
                 self._bpe = Bpe.scored(index, words.scores, *marks, words.unknown_id)
@@ -67,20 +68,24 @@ class Tokenizer:
             UnsupportedModelError: another kind of tokenizer.
             ModelFileError: keys that are missing or contradict each other.
         """
-        tokens = metadata.get("tokenizer.ggml.tokens")
-        if tokens is None:
+        tables = {
+            key: _table(metadata[key], f"{source}: {key}")
+            for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
+            if key in metadata
+        }
+        pieces = tables.get("tokenizer.ggml.tokens")
+        if pieces is None:
             raise ModelFileError(f"{source}: the key tokenizer.ggml.tokens is missing")
-        pieces = _table(tokens)
         index = _index_of(pieces, source)
-        words = vocabulary.from_gguf(metadata, index.find, source)
+        words = vocabulary.from_gguf({**metadata, **tables}, index.find, source)
         return cls(words, pieces, index, source)
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
         """The tokenizer of a Hugging Face folder (tokenizer.json); errors as in `from_gguf`."""
         words = vocabulary.from_folder(Path(folder))
-        pieces = _table(words.pieces)
         source = str(Path(folder) / "tokenizer.json")
+        pieces = _table(words.pieces, source)
         return cls(words, pieces, _index_of(pieces, source), source)
 
     @property
@@ -198,8 +203,12 @@ class StreamDecoder:
         return self._decoder.decode(b"", final=True)
 
 
-def _table(strings: Sequence[bytes] | StringTable) -> StringTable:
-    return strings if isinstance(strings, StringTable) else StringTable.from_list(list(strings))
+def _table(strings: object, where: str) -> StringTable:
+    if isinstance(strings, StringTable):
+        return strings
+    if not isinstance(strings, (list, tuple)) or not all(isinstance(s, bytes) for s in strings):
+        raise ModelFileError(f"{where} is {type(strings).__name__}, not an array of strings")
+    return StringTable.from_list(list(strings))
 
 
 def _index_of(pieces: StringTable, source: str) -> PieceIndex:

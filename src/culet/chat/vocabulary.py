@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from culet.errors import ModelFileError, UnsupportedModelError
 
@@ -112,8 +112,8 @@ def from_gguf(metadata: Mapping[str, Any], find: Callable[[bytes], int], source:
                 "rank and the scores are ignored"
             )
     else:
-        scores = np.asarray(_required(metadata, "tokenizer.ggml.scores", source), np.float32)
-        _check_length("scores", len(scores), len(pieces), source)
+        _required(metadata, "tokenizer.ggml.scores", source)
+        scores = _numbers(metadata, "scores", np.float32, len(pieces), source)
     declared = {
         key: _declared_id(metadata, key, len(pieces), source)
         for key in ("bos", "eos", "eot", "eom", "unknown")
@@ -146,11 +146,20 @@ def _required(metadata: Mapping[str, Any], key: str, source: str) -> Any:
     return value
 
 
-def _check_length(what: str, found: int, num_pieces: int, source: str) -> None:
-    if found != num_pieces:
-        raise ModelFileError(
-            f"{source}: tokenizer.ggml.{what} holds {found} values for {num_pieces} tokens"
-        )
+def _numbers(
+    metadata: Mapping[str, Any], name: str, dtype: DTypeLike, num_pieces: int, source: str
+) -> NDArray[Any]:
+    """The array `tokenizer.ggml.NAME`, one number for each piece; ones if the key is missing."""
+    key = f"tokenizer.ggml.{name}"
+    values = metadata.get(key)
+    if values is None:
+        return np.ones(num_pieces, dtype)
+    array = np.asarray(values if isinstance(values, (list, tuple, np.ndarray)) else None)
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise ModelFileError(f"{source}: {key} is {type(values).__name__}, not an array of numbers")
+    if len(array) != num_pieces:
+        raise ModelFileError(f"{source}: {key} holds {len(array)} values for {num_pieces} tokens")
+    return np.ascontiguousarray(array, dtype)
 
 
 def _declared_id(
@@ -158,11 +167,11 @@ def _declared_id(
 ) -> int | None:
     key = f"tokenizer.ggml.{name}_token_id"
     value = metadata.get(key)
-    if value is None or int(value) == 0xFFFFFFFF:  # how some converters write "none"
+    if value is None or value == 0xFFFFFFFF:  # how some converters write "none"
         return None
-    if not 0 <= int(value) < num_pieces:
-        raise ModelFileError(f"{source}: {key} is {value}, but ids end at {num_pieces - 1}")
-    return int(value)
+    if not isinstance(value, int) or not 0 <= value < num_pieces:
+        raise ModelFileError(f"{source}: {key} is {value!r}, not an id from 0 to {num_pieces - 1}")
+    return value
 
 
 def _first_id(found: int, declared: int | None) -> int:
@@ -190,8 +199,7 @@ def _roles_in_gguf(
 
     `known_ids` are control tokens whatever their type.
     """
-    types = np.asarray(metadata.get("tokenizer.ggml.token_type", np.ones(len(pieces), np.int32)))
-    _check_length("token_type", len(types), len(pieces), source)
+    types = _numbers(metadata, "token_type", np.int32, len(pieces), source)
 
     def ids_of(token_type: int) -> set[int]:
         return set(np.flatnonzero(types == token_type).tolist())
