@@ -13,7 +13,7 @@ from collections.abc import Sequence as SequenceOf
 
 from culet.engine.pages import Pages
 from culet.engine.prefix_cache import PrefixCache, _Node
-from culet.engine.scheduler import Chunk, Scheduler, Sequence, StepPlan, Want
+from culet.engine.scheduler import Chunk, Scheduler, Sequence, StepPlan
 from culet.models.config import AttentionKind
 
 VOCAB = 3  # small, so that prompts and answers often begin alike
@@ -82,7 +82,7 @@ class SimulatedModel:
                 assert seen == sequence.keys[first : position + 1]
         if not chunk.ends:
             return None
-        assert chunk.want & Want.LOGITS
+        assert chunk.num_logits >= 1
         return next_token(sequence.keys[: chunk.end])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from engine_simulation import VOCAB, SimulatedModel, check_pages, solo
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -19,7 +18,7 @@ from culet.engine.prefix_cache import PrefixCache
 from culet.engine.scheduler import Scheduler, SchedulerConfig, Sequence, Want
 from culet.errors import CapacityError
 
-PAGE, WINDOW, MAX_SEQS = 4, 7, 4
+PAGE, WINDOW, MAX_SEQS, MAX_LOGIT_ROWS = 4, 7, 4, 7
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -36,7 +35,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.pages = Pages(PAGE, {kind: groups[kind] for kind in kinds})
         self.max_tokens = min(full_pages, 20) * PAGE
         cache = PrefixCache(self.pages) if cached else None
-        config = SchedulerConfig(MAX_SEQS, step_tokens, mixed, 2, MAX_SEQS + 3, max_waiting=8)
+        config = SchedulerConfig(MAX_SEQS, step_tokens, mixed, 2, MAX_LOGIT_ROWS, max_waiting=8)
         self.scheduler = Scheduler(config, self.pages, cache)
         self.model = SimulatedModel(self.pages)
         self.goal: dict[Sequence, int] = {}
@@ -83,11 +82,17 @@ class EngineMachine(RuleBasedStateMachine):
             assert prompt_rows <= scheduler.config.mixed_step_tokens
         self.check_first_come(waited)
         for chunk in plan.chunks:
+            first_owed = max(chunk.start, chunk.sequence.num_reported)
             if chunk.sequence.wants_prompt:  # every row of such a prompt goes through
-                assert chunk.num_wanted == chunk.end - max(chunk.start, chunk.sequence.num_reported)
+                assert chunk.reports and chunk.num_kept == chunk.end - first_owed
                 assert chunk.sequence.num_cached == 0
             else:
-                assert chunk.num_wanted == int(chunk.ends)
+                assert chunk.num_kept == int(chunk.ends)
+            if chunk.sequence.wants_prompt and chunk.sequence.prompt_want is Want.LOGITS:
+                assert chunk.num_logits == chunk.num_kept
+            else:
+                assert chunk.num_logits == int(chunk.ends)
+        assert sum(chunk.num_logits for chunk in plan.chunks) <= MAX_LOGIT_ROWS + MAX_SEQS
         sampled = self.model.run(plan)
         scheduler.commit(plan)
         for sequence, token in sampled.items():
@@ -149,7 +154,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert all(pool.num_free == pool.num_pages for pool in self.pages.pools.values())
 
 
-TestEngineMachine = pytest.mark.timeout(120)(EngineMachine.TestCase)
+TestEngineMachine = EngineMachine.TestCase
 TestEngineMachine.settings = settings(
     max_examples=150,
     stateful_step_count=40,

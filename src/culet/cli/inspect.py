@@ -13,7 +13,7 @@ import numpy as np
 from culet.cli.options import add_model_argument, positive_int, resolve_model
 from culet.cli.output import format_bytes, print_json
 from culet.engine.config import EngineConfig
-from culet.engine.kv_cache import plan_groups
+from culet.engine.kv_cache import plan_kv
 from culet.llm.describe import Description, describe
 from culet.models.config import LayerSpec, ModelConfig
 from culet.ops.interface import KvType
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 def kv_bytes_by_kind(config: ModelConfig, num_ctx: int, kv_type: KvType) -> dict[str, int]:
     """Bytes of K and V of one sequence of `num_ctx` tokens, by attention kind."""
     engine = EngineConfig(context_length=num_ctx, max_seqs=1, kv_type=kv_type)
-    return {group.kind: group.num_bytes for group in plan_groups(config, engine)}
+    return {group.kind: group.num_bytes for group in plan_kv(config, engine).groups.values()}
 
 
 def report(

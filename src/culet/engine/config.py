@@ -15,19 +15,36 @@ class EngineConfig:
 
     Attributes:
         context_length: tokens of a sequence, prompt and answer together.
-        max_seqs: sequences whose K/V the cache has room for at once.
-        prefill_tokens: prompt tokens of one step.
-        page_tokens: tokens of a cache page; a power of two that divides 512.
+        max_seqs: sequences that run at once.
+        prefill_tokens: rows of one step at most.
+        mixed_prefill_tokens: prompt rows at most in a step that also has running streams: it bounds
+            how long a stream waits for its next token because of somebody's prompt.
+        page_tokens: tokens of a cache page; a divisor of 512.
+        kv_bytes: what K and V may take; None for as much as `max_seqs` sequences of
+            `context_length` tokens and their kept windows need.
+        prefix_cache: keep computed prompts and answers for later requests that begin alike.
+        max_waiting: sequences that may wait; more are refused.
     """
 
     context_length: int
-    max_seqs: int = 1
+    max_seqs: int = 16
     prefill_tokens: int = 512
+    mixed_prefill_tokens: int = 256
     page_tokens: int = 64
     kv_type: KvType = "f16"
+    kv_bytes: int | None = None
+    prefix_cache: bool = True
+    max_waiting: int = 1024
 
     def __post_init__(self) -> None:
-        for name in ("context_length", "max_seqs", "prefill_tokens", "page_tokens"):
+        for name in (
+            "context_length",
+            "max_seqs",
+            "prefill_tokens",
+            "mixed_prefill_tokens",
+            "page_tokens",
+            "max_waiting",
+        ):
             value = getattr(self, name)
             if value < 1:
                 raise UsageError(f"{name} is {value}; at least 1 is needed")

@@ -136,16 +136,19 @@ class Chunk:
 
     Attributes:
         start: position of the first row.
-        num_wanted: rows, from the end, of which something is wanted.
-        want: what is wanted of them.
+        num_kept: rows, from the end, that go through all layers: their hidden states are wanted,
+            or logits.
+        num_logits: rows, from the end, whose logits are wanted; a part of those kept.
+        reports: kept rows of the prompt are owed to the request.
         ends: the last row is the one that the next token is sampled from.
     """
 
     sequence: Sequence
     start: int
     num_rows: int
-    num_wanted: int
-    want: Want
+    num_kept: int
+    num_logits: int
+    reports: bool
     ends: bool
 
     @property
@@ -337,12 +340,14 @@ class Scheduler:
         start = sequence.num_computed
         end = start + num_rows
         ends = end == len(sequence.tokens)
-        want = sequence.last_want if ends else Want.NONE
-        num_wanted = int(ends and want is not Want.NONE)
-        if sequence.wants_prompt:
-            num_wanted = end - max(start, sequence.num_reported)
-            want |= sequence.prompt_want
-        return Chunk(sequence, start, num_rows, num_wanted, want, ends)
+        last = sequence.last_want if ends else Want.NONE
+        num_kept, num_logits = int(last is not Want.NONE), int(Want.LOGITS in last)
+        reports = sequence.wants_prompt
+        if reports:
+            num_kept = end - max(start, sequence.num_reported)
+            if Want.LOGITS in sequence.prompt_want:
+                num_logits = num_kept
+        return Chunk(sequence, start, num_rows, num_kept, num_logits, reports, ends)
 
     # ---- admission -----------------------------------------------------------------------------
     def _admit(self, sequence: Sequence) -> bool:

@@ -1,10 +1,10 @@
-"""`load` and `LLM`: the Python interface, one request at a time."""
+"""`load` and `LLM`: the Python interface. Requests of any number of threads share one engine."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -24,25 +24,27 @@ from culet.chat.template import (
 )
 from culet.chat.tokenizer import Tokenizer
 from culet.engine.config import EngineConfig
-from culet.engine.generate import Generated, SingleEngine
-from culet.engine.request import SamplingParams
-from culet.engine.runner import as_token_ids, num_token_ids
+from culet.engine.engine import Engine
+from culet.engine.handle import Delta
+from culet.engine.request import EnginePrompt, SamplingParams
+from culet.engine.runner import num_token_ids
 from culet.engine.sampler import new_seed
+from culet.engine.scheduler import Want
 from culet.errors import CapacityError, RequestError, UsageError
 from culet.formats.checkpoint import Checkpoint
 from culet.formats.opening import open_checkpoint
+from culet.llm.batch import run_batch
 from culet.llm.defaults import sampling_defaults
 from culet.llm.loading import LoadedModel, load_model
 from culet.llm.memory import (
     MemoryGroup,
     MemoryReport,
-    fitting_context,
+    fitting_config,
     held_bytes_by_role,
     stored_bytes_by_role,
-    with_context,
 )
 from culet.llm.results import ChatCompletion, Completion, Piece
-from culet.llm.text import chat_pieces, plain_pieces
+from culet.llm.text import Started, chat_pieces, plain_pieces
 from culet.models.registry import read_config
 from culet.ops.interface import KvType, Ops, Placement, Precision
 from culet.ops.select import BackendName, load_ops
@@ -60,6 +62,8 @@ def load(
     context_length: int | None = None,
     threads: int | None = None,
     kv_type: KvType = "f16",
+    max_seqs: int = 16,
+    prefix_cache: bool = True,
     precision: Precision = "fast",
     embed_weights: EmbedWeights = "auto",
     load_mode: LoadMode = "mmap",
@@ -71,7 +75,10 @@ def load(
         path: a GGUF file or a folder of safetensors.
         context_length: tokens of prompt and answer; None for the model's own, or as many as fit.
         threads: None for the backend's own choice.
-        kv_type: how K and V are stored.
+        kv_type: how K and V are stored. One sequence of `context_length` tokens fits, and more as
+            far as a quarter of the free memory goes.
+        max_seqs: sequences that run at once; further ones wait.
+        prefix_cache: keep what was computed for requests that begin alike.
         precision: of activations; `exact` is float32 and slow.
         embed_weights: where the per-layer table is: read by row from the mapped file (`disk`), or
             in memory. `auto` is `disk`, unless `load_mode` is `none`.
@@ -91,9 +98,12 @@ def load(
     try:
         config = read_config(checkpoint)
         asked = config.context_length if context_length is None else context_length
-        engine = EngineConfig(context_length=asked, kv_type=kv_type)
+        engine = EngineConfig(
+            context_length=asked, kv_type=kv_type, max_seqs=max_seqs, prefix_cache=prefix_cache
+        )
         loaded = load_model(config, checkpoint, ops, placement)
-        fitting = fitting_context(config, engine, system.available_bytes())
+        engine = fitting_config(config, engine, system.available_bytes())
+        fitting = engine.context_length
         if fitting < asked and context_length is not None:
             raise CapacityError(
                 f"{path}: the KV cache of {asked} tokens does not fit in memory; "
@@ -108,7 +118,7 @@ def load(
                 asked,
                 config.context_length,
             )
-        return LLM(checkpoint, loaded, ops, with_context(engine, fitting), chat_template)
+        return LLM(checkpoint, loaded, ops, engine, chat_template)
     except BaseException:
         checkpoint.close()
         raise
@@ -131,9 +141,10 @@ def _placement(embed_weights: str, load_mode: str) -> Placement:
 
 
 class LLM:
-    """A loaded model. Not for several threads at once.
+    """A loaded model. Its methods may be called from several threads at once.
 
     Attributes:
+        engine: what runs the requests, for callers who speak token ids.
         context_length: tokens that prompt and answer may have together.
     """
 
@@ -147,7 +158,8 @@ class LLM:
     ) -> None:
         self._checkpoint = checkpoint
         self._loaded = loaded
-        self._engine = SingleEngine(loaded.model, ops, engine)
+        self.engine = Engine(loaded.model, ops, engine)
+        _log.info("%s", self.engine.cache.plan.describe())
         self._template_override = chat_template
         self._defaults = sampling_defaults(checkpoint)
         self._closed = False
@@ -165,9 +177,10 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Let go of the model file; the object is of no use afterwards."""
+        """End what is running and let go of the model file; the object is of no use afterwards."""
         if not self._closed:
             self._closed = True
+            self.engine.close()
             self._checkpoint.close()
 
     @cached_property
@@ -194,12 +207,22 @@ class LLM:
     @overload
     def generate(self, text: str, *, stream: Literal[True], **options: Any) -> Iterator[Piece]: ...
 
+    @overload
+    def generate(self, text: Sequence[str], **options: Any) -> list[Completion]: ...
+
     def generate(
-        self, text: str, *, stream: bool = False, parse_special: bool = False, **options: Any
-    ) -> Completion | Iterator[Piece]:
-        """Go on with a text, without any template.
+        self,
+        text: str | Sequence[str],
+        *,
+        stream: bool = False,
+        parse_special: bool = False,
+        **options: Any,
+    ) -> Completion | Iterator[Piece] | list[Completion]:
+        """Go on with a text, or with many at once, without any template.
 
         Args:
+            text: a list of texts gives a list of completions, `n` of them for each text. A batch
+                that takes long shows a progress bar on a terminal.
             stream: give pieces as they come; the last one has the whole `Completion`.
             parse_special: take spellings of control tokens in `text` as such.
             options: fields of `SamplingParams`; what is left open is the model's own default.
@@ -209,10 +232,25 @@ class LLM:
             CapacityError: the text leaves no room in the context.
         """
         params = self._params(options)
-        ids = self.tokenizer.encode(text, add_bos=True, parse_special=parse_special)
-        seed, tokens = self._start(ids, params)
-        pieces = plain_pieces(tokens, self.tokenizer, params, len(ids), seed)
-        return pieces if stream else cast(Completion, _last(pieces))
+        tokenizer = self.tokenizer
+
+        def start(prompt: str) -> Started:
+            ids = tokenizer.encode(prompt, add_bos=True, parse_special=parse_special)
+            return self._start(ids, params)
+
+        def complete(started: Started, deltas: Iterable[Delta]) -> Completion:
+            return cast(Completion, _last(plain_pieces(started, deltas, tokenizer)))
+
+        if isinstance(text, str):
+            _require_one_choice(params)
+            started = start(text)
+            pieces = plain_pieces(started, started.deltas(), tokenizer)
+            return pieces if stream else cast(Completion, _last(pieces))
+        if stream:
+            raise RequestError("stream", "a list of texts can't be streamed; one text can")
+        # Half of the queue is left to other threads.
+        max_pending = max(1, self.engine.config.max_waiting // (2 * params.n))
+        return run_batch(text, start, complete, max_pending)
 
     @overload
     def chat(
@@ -259,6 +297,7 @@ class LLM:
             CapacityError: the conversation leaves no room in the context.
         """
         params = self._params(options)
+        _require_one_choice(params)
         if response_format is not None and response_format.get("type") != "text":
             raise RequestError(
                 "response_format", f"{response_format.get('type')!r} is not served, only 'text' is"
@@ -276,8 +315,8 @@ class LLM:
             tools={tool.name: dict(tool.parameters) for tool in tool_specs},
             start=Start.of_prompt(trusted[-1] if trusted else ""),
         )
-        seed, tokens = self._start(ids, params)
-        pieces = chat_pieces(tokens, self.tokenizer, parser, params, len(ids), seed)
+        started = self._start(ids, params)
+        pieces = chat_pieces(started, started.deltas(), self.tokenizer, parser)
         return pieces if stream else cast(ChatCompletion, _last(pieces))
 
     def logits(self, token_ids: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float32]:
@@ -287,10 +326,16 @@ class LLM:
             RequestError: no ids, or one that is no token.
             CapacityError: more tokens than the context holds.
         """
-        ids = as_token_ids(token_ids, self._loaded.model.config)
-        if not len(ids):
-            raise RequestError("token_ids", "is empty; at least 1 token is needed")
-        return self._engine.logits(ids)
+        ids = np.asarray(token_ids, dtype=np.int64).reshape(-1).tolist()
+        parts: list[NDArray[np.float32]] = []
+        handle = self.engine.submit(
+            EnginePrompt(ids),
+            SamplingParams(max_tokens=0),
+            prompt_want=Want.LOGITS,
+            sink=lambda position, rows: parts.append(rows.copy()),
+        )
+        handle.result()
+        return np.concatenate(parts)
 
     def memory(self) -> MemoryReport:
         """Bytes by group, as planned from headers and as held now."""
@@ -298,8 +343,8 @@ class LLM:
         held = held_bytes_by_role(self._loaded.held_bytes())
         groups = [MemoryGroup(role, stored[role], held.get(role, 0)) for role in stored]
         groups += [
-            MemoryGroup(f"K/V, {plan.kind}", plan.num_bytes, self._engine.kv_bytes(plan))
-            for plan in self._engine.plans
+            MemoryGroup(f"K/V, {kind}", plan.num_bytes, self.engine.cache.group_bytes(kind))
+            for kind, plan in self.engine.cache.plan.groups.items()
         ]
         return MemoryReport(tuple(groups), system.resident_bytes())
 
@@ -339,18 +384,21 @@ class LLM:
             given["stop"] = tuple(given["stop"])
         return SamplingParams(**(asdict(self._defaults) | given))
 
-    def _start(self, ids: Sequence[int], params: SamplingParams) -> tuple[int, Iterator[Generated]]:
-        config = self._loaded.model.config
+    def _start(self, ids: Sequence[int], params: SamplingParams) -> Started:
         seed = new_seed() if params.seed is None else params.seed
-        tokens = self._engine.generate(
-            as_token_ids(ids, config),
-            params,
-            seed,
-            stop_ids=self.tokenizer.stop_ids,
+        handle = self.engine.submit(
+            EnginePrompt(ids),
+            replace(params, seed=seed),
+            eos_ids=self.tokenizer.stop_ids,
             # Tables padded past the vocabulary have logits that mean no token.
-            num_ids=min(self.tokenizer.vocab_size, num_token_ids(config)),
+            num_ids=min(self.tokenizer.vocab_size, num_token_ids(self._loaded.model.config)),
         )
-        return seed, tokens
+        return Started(handle, params, seed)
+
+
+def _require_one_choice(params: SamplingParams) -> None:
+    if params.n > 1:
+        raise RequestError("n", f"{params.n} choices need a list to come in: give a list of texts")
 
 
 def _last(pieces: Iterator[Piece]) -> Completion | ChatCompletion:

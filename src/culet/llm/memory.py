@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from culet.engine.config import EngineConfig
-from culet.engine.kv_cache import plan_groups
+from culet.engine.kv_cache import least_kv_bytes, plan_kv
 from culet.errors import CapacityError
 from culet.formats.binding import Binding
 from culet.formats.checkpoint import Checkpoint
@@ -16,6 +16,8 @@ from culet.models.config import ModelConfig
 
 # What the interpreter, buffers of a step and the operating system's caches are left.
 _RESERVED_BYTES = 512 << 20
+# The share of free memory that K and V of many sequences may take.
+_KV_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,44 +71,44 @@ def held_bytes_by_role(held: Mapping[str, int]) -> dict[str, int]:
     return dict(totals)
 
 
-def kv_bytes(config: ModelConfig, engine: EngineConfig) -> int:
-    """Bytes of the whole KV cache."""
-    return sum(plan.num_bytes for plan in plan_groups(config, engine))
+def fitting_config(
+    config: ModelConfig, engine: EngineConfig, available_bytes: int | None
+) -> EngineConfig:
+    """The engine's config with a KV budget, and with the longest context, up to its own, that fits.
 
-
-def fitting_context(config: ModelConfig, engine: EngineConfig, available_bytes: int | None) -> int:
-    """The longest context, up to the engine's, whose KV cache fits in memory, in whole pages.
+    One sequence of that context fits in what is left of `available_bytes` after a reserve. More
+    sequences get `_KV_SHARE` of `available_bytes`, as far as `max_seqs` has a use for it.
 
     Raises:
         CapacityError: not even one page of tokens fits.
     """
     if available_bytes is None:
-        return engine.context_length
+        alone = plan_kv(config, replace(engine, max_seqs=1, kv_bytes=None))
+        return replace(engine, kv_bytes=alone.num_bytes)
     budget = available_bytes - _RESERVED_BYTES
 
-    def fits(num_tokens: int) -> bool:
-        return kv_bytes(config, with_context(engine, num_tokens)) <= budget
+    def with_pages(num_pages: int) -> EngineConfig:
+        num_tokens = min(num_pages * engine.page_tokens, engine.context_length)
+        return replace(engine, context_length=num_tokens, kv_bytes=budget)
 
-    if fits(engine.context_length):
-        return engine.context_length
-    low, high = 0, engine.context_length // engine.page_tokens
+    def fits(num_pages: int) -> bool:
+        try:
+            plan_kv(config, with_pages(num_pages))
+        except CapacityError:
+            return False
+        return True
+
+    low, high = 0, -(-engine.context_length // engine.page_tokens)
+    if fits(high):
+        low = high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle * engine.page_tokens) else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     if low == 0:
         raise CapacityError(
             f"the KV cache of {engine.page_tokens} tokens does not fit: {max(0, budget) >> 20} MiB "
             f"are left beside the weights, {_RESERVED_BYTES >> 20} MiB of them kept for the rest"
         )
-    return low * engine.page_tokens
-
-
-def with_context(engine: EngineConfig, num_tokens: int) -> EngineConfig:
-    """The same engine with another context length."""
-    return EngineConfig(
-        context_length=num_tokens,
-        max_seqs=engine.max_seqs,
-        prefill_tokens=engine.prefill_tokens,
-        page_tokens=engine.page_tokens,
-        kv_type=engine.kv_type,
-    )
+    found = with_pages(low)
+    share = max(int(available_bytes * _KV_SHARE), least_kv_bytes(config, found))
+    return replace(found, kv_bytes=min(budget, share))

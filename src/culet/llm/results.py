@@ -6,26 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from culet.engine.request import FinishReason
+from culet.engine.request import FinishReason, Usage
 
-ChatFinishReason = Literal["stop", "length", "tool_calls"]
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Token counts of a request; the token that ended an answer counts as one of it."""
-
-    prompt_tokens: int
-    completion_tokens: int
-
-    @property
-    def total_tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
+ChatFinishReason = Literal["stop", "length", "cancelled", "deadline", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The log-probability of a generated token under the model, temperature and filters aside.
+    """The log-probability of a token under the model, temperature and filters aside.
 
     Attributes:
         top: the most probable token ids and their log-probabilities, descending.
@@ -43,9 +31,11 @@ class Completion:
     Attributes:
         text: without stop texts and control tokens.
         token_ids: of the answer, without the token that ended it.
-        finish_reason: `stop` or `length`.
+        finish_reason: why it ended.
         logprobs: one for each of `token_ids`; None unless asked for.
         seed: with it as the request's seed, the answer comes again.
+        prompt_logprobs: one for each token of the prompt but the first, which nothing predicts;
+            None unless asked for.
     """
 
     text: str
@@ -54,6 +44,7 @@ class Completion:
     logprobs: tuple[TokenLogprob, ...] | None
     usage: Usage
     seed: int
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,7 @@ class ChatCompletion:
     Attributes:
         text: the visible answer.
         reasoning: the thinking channel's text, empty without one.
-        finish_reason: `stop`, `length` or `tool_calls`.
+        finish_reason: as of a completion, or `tool_calls`.
     """
 
     text: str

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from culet.chat.stop import StopStrings
 from culet.chat.stream import Call, Content, Delta, OutputParser, Thought
 from culet.chat.tokenizer import Tokenizer
-from culet.engine.generate import Generated
+from culet.engine.handle import Delta as TokenDelta
+from culet.engine.handle import RequestHandle
 from culet.engine.request import FinishReason, SamplingParams
+from culet.engine.sampler import Sampled
 from culet.llm.results import (
     ChatCompletion,
     Completion,
@@ -21,13 +23,31 @@ from culet.llm.results import (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Started:
+    """A submitted request.
+
+    Attributes:
+        seed: of its draws, whether the caller gave it or not.
+    """
+
+    handle: RequestHandle
+    params: SamplingParams
+    seed: int
+
+    def deltas(self) -> Iterator[TokenDelta]:
+        """Of a request with one choice; closing the iterator ends the request."""
+        try:
+            yield from self.handle
+        finally:
+            self.handle.stop()
+
+
 @dataclass(slots=True)
 class _Answer:
     """What has come so far."""
 
-    num_prompt_tokens: int
-    with_logprobs: bool
-    seed: int
+    started: Started
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     num_generated: int = 0
@@ -36,30 +56,36 @@ class _Answer:
     tool_calls: list[ToolCallResult] = field(default_factory=list)
     finish_reason: FinishReason = "length"
 
-    def add(self, generated: Generated) -> bool:
-        """Count a token; false for the one that ends the answer and is no part of it."""
-        self.num_generated += 1
-        if generated.finish_reason == "stop":
-            self.finish_reason = "stop"
-            return False
-        sampled = generated.sampled
-        self.token_ids.append(sampled.token_id)
-        if sampled.logprob is not None:
-            self.logprobs.append(TokenLogprob(sampled.token_id, sampled.logprob, sampled.top))
-        return True
+    def add(self, delta: TokenDelta) -> int | None:
+        """Count a token; its id, or None if it ends the answer and is no part of it."""
+        token = delta.token
+        self.num_generated += token is not None
+        if delta.finish_reason is not None:
+            self.finish_reason = delta.finish_reason
+        if token is None or delta.finish_reason == "stop":
+            return None
+        self.token_ids.append(token.token_id)
+        self.logprobs += _logprobs([token])
+        return token.token_id
 
     @property
     def usage(self) -> Usage:
-        return Usage(self.num_prompt_tokens, self.num_generated)
+        return replace(self.started.handle.usage, completion_tokens=self.num_generated)
+
+    @property
+    def shown_logprobs(self) -> tuple[TokenLogprob, ...] | None:
+        return tuple(self.logprobs) if self.started.params.logprobs is not None else None
 
     def completion(self) -> Completion:
+        of_prompt = self.started.handle.prompt_logprobs
         return Completion(
             text=self.text,
             token_ids=tuple(self.token_ids),
             finish_reason=self.finish_reason,
-            logprobs=tuple(self.logprobs) if self.with_logprobs else None,
+            logprobs=self.shown_logprobs,
             usage=self.usage,
-            seed=self.seed,
+            seed=self.started.seed,
+            prompt_logprobs=None if of_prompt is None else tuple(_logprobs(of_prompt)),
         )
 
     def chat_completion(self) -> ChatCompletion:
@@ -70,27 +96,33 @@ class _Answer:
             tool_calls=tuple(self.tool_calls),
             token_ids=tuple(self.token_ids),
             finish_reason="tool_calls" if called else self.finish_reason,
-            logprobs=tuple(self.logprobs) if self.with_logprobs else None,
+            logprobs=self.shown_logprobs,
             usage=self.usage,
-            seed=self.seed,
+            seed=self.started.seed,
         )
 
 
+def _logprobs(tokens: Iterable[Sampled]) -> list[TokenLogprob]:
+    """Of the tokens that have one."""
+    return [
+        TokenLogprob(token.token_id, token.logprob, token.top)
+        for token in tokens
+        if token.logprob is not None
+    ]
+
+
 def plain_pieces(
-    tokens: Iterator[Generated],
-    tokenizer: Tokenizer,
-    params: SamplingParams,
-    num_prompt_tokens: int,
-    seed: int,
+    started: Started, deltas: Iterable[TokenDelta], tokenizer: Tokenizer
 ) -> Iterator[Piece]:
-    """Pieces of a plain completion; the last one has the `Completion`."""
-    answer = _Answer(num_prompt_tokens, params.logprobs is not None, seed)
+    """Pieces of a plain completion, from one choice's deltas; the last has the `Completion`."""
+    answer = _Answer(started)
     decoder = tokenizer.stream_decoder()
-    stops = StopStrings(params.stop)
-    for generated in tokens:
-        if not answer.add(generated):
+    stops = StopStrings(started.params.stop)
+    for delta in deltas:
+        token_id = answer.add(delta)
+        if token_id is None:
             break
-        shown = stops.feed(decoder.push(generated.sampled.token_id))
+        shown = stops.feed(decoder.push(token_id))
         answer.text += shown
         if shown:
             yield Piece(text=shown)
@@ -103,25 +135,24 @@ def plain_pieces(
 
 
 def chat_pieces(
-    tokens: Iterator[Generated],
+    started: Started,
+    deltas: Iterable[TokenDelta],
     tokenizer: Tokenizer,
     parser: OutputParser,
-    params: SamplingParams,
-    num_prompt_tokens: int,
-    seed: int,
 ) -> Iterator[Piece]:
-    """Pieces of a chat answer; the last one has the `ChatCompletion`."""
-    answer = _Answer(num_prompt_tokens, params.logprobs is not None, seed)
-    stops = StopStrings(params.stop)
+    """Pieces of a chat answer, from one choice's deltas; the last has the `ChatCompletion`."""
+    answer = _Answer(started)
+    stops = StopStrings(started.params.stop)
     feed = _feeder(tokenizer, parser)
-    for generated in tokens:
-        if not answer.add(generated):
+    for delta in deltas:
+        token_id = answer.add(delta)
+        if token_id is None:
             break
-        yield from _shown(feed(generated.sampled.token_id), stops, answer)
+        yield from _shown(feed(token_id), stops, answer)
         if stops.matched is not None or parser.is_done:
             answer.finish_reason = "stop"
             break
-    was_cut = answer.finish_reason == "length"
+    was_cut = answer.finish_reason != "stop"
     yield from _shown([*feed(None), *parser.finish(was_cut)], stops, answer)
     rest = stops.finish()
     answer.text += rest
