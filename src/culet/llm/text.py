@@ -11,7 +11,7 @@ from culet.chat.stream import Call, Content, Delta, OutputParser, Thought
 from culet.chat.tokenizer import Tokenizer
 from culet.engine.handle import Delta as TokenDelta
 from culet.engine.handle import RequestHandle
-from culet.engine.request import FinishReason, SamplingParams
+from culet.engine.request import FinishReason, SamplingParams, Usage
 from culet.engine.sampler import Sampled
 from culet.llm.results import (
     ChatCompletion,
@@ -19,7 +19,6 @@ from culet.llm.results import (
     Piece,
     TokenLogprob,
     ToolCallResult,
-    Usage,
 )
 
 
