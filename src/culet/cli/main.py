@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import sys
@@ -57,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="culet: %(message)s",
         stream=sys.stderr,
     )
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Whatever the locale says: what models write is UTF-8.
+        sys.stdout.reconfigure(encoding="utf-8")
     return run_command(args)
 
 
