@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     ops = load_ops(args.backend, threads=args.threads, precision=args.precision)
     start = time.perf_counter()
     placement: Placement = "host" if args.embed_weights == "host" else "disk"
-    model = load_model(config, checkpoint, ops, placement)
+    model = load_model(config, checkpoint, ops, placement).model
     load_seconds = time.perf_counter() - start
     engine = EngineConfig(
         context_length=context_needed(args),
