@@ -269,7 +269,7 @@ namespace {
 constexpr std::uint32_t kNone = ~0u;
 }
 
-Bpe::Bpe(const PieceIndex& index, const Marks& marks)
+Bpe::Bpe(const PieceIndex& index, const Marks& marks, bool marks_first)
     : index_(index), may_result_(index.pieces().size(), 1) {
     constexpr char kHex[] = "0123456789ABCDEF";
     for (unsigned byte = 0; byte < 256; ++byte) {
@@ -285,9 +285,9 @@ Bpe::Bpe(const PieceIndex& index, const Marks& marks)
     for (const std::int32_t id : marks.inert) may_result_[static_cast<std::size_t>(id)] = 0;
     for (const std::int32_t id : marks.control) {
         may_result_[static_cast<std::size_t>(id)] = 0;
-        add_pattern(id, true);
+        add_pattern(id, true, marks_first);
     }
-    for (const std::int32_t id : marks.user_defined) add_pattern(id, false);
+    for (const std::int32_t id : marks.user_defined) add_pattern(id, false, marks_first);
     for (auto& sizes : added_sizes_) {
         std::sort(sizes.begin(), sizes.end(), std::greater<>());
         sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
@@ -299,12 +299,12 @@ Bpe::Bpe(const PieceIndex& index, const Marks& marks)
 }
 
 Bpe::Bpe(const PieceIndex& index, const StringTable& merges, const Marks& marks)
-    : Bpe(index, marks) {
+    : Bpe(index, marks, false) {
     merges_.emplace_back(merges, index_, may_result_);
 }
 
 Bpe::Bpe(const PieceIndex& index, std::span<const float> scores, const Marks& marks)
-    : Bpe(index, marks) {
+    : Bpe(index, marks, true) {
     if (scores.size() != index.pieces().size()) {
         throw std::invalid_argument(std::to_string(scores.size()) + " scores for " +
                                     std::to_string(index.pieces().size()) + " pieces");
@@ -316,8 +316,9 @@ Bpe::Bpe(const PieceIndex& index, std::span<const float> scores, const Marks& ma
     }
 }
 
-void Bpe::add_pattern(std::int32_t id, bool is_control) {
-    std::string spelled = with_space_marks(index_.pieces()[static_cast<std::size_t>(id)]);
+void Bpe::add_pattern(std::int32_t id, bool is_control, bool marks_first) {
+    const std::string_view piece = index_.pieces()[static_cast<std::size_t>(id)];
+    std::string spelled = marks_first ? with_space_marks(piece) : std::string(piece);
     if (spelled.empty()) return;
     added_sizes_[static_cast<unsigned char>(spelled[0])].push_back(spelled.size());
     added_.try_emplace(std::move(spelled), Added{id, is_control});
@@ -436,20 +437,32 @@ std::vector<std::int32_t> Bpe::encode(std::string_view text, bool parse_control,
         throw std::length_error("a text of " + std::to_string(text.size()) + " bytes, at most " +
                                 std::to_string(kMaxTextBytes));
     }
-    const std::string marked = with_space_marks(text);
-    const std::string_view view = marked;
-    std::vector<std::uint8_t> is_guarded;  // by byte of `marked`; empty: none is
+    // Where pairs merge by rank, added pieces are sought in the text as it is (tokenizers); where
+    // they merge by score, in the text with its spaces marked (SentencePiece).
+    const bool marks_first = !score_priority_.empty();
+    const std::string marked = marks_first ? with_space_marks(text) : std::string();
+    const std::string_view view = marks_first ? marked : text;
+    std::vector<std::uint8_t> is_guarded;  // by byte of `view`; empty: none is
     if (!guarded.empty()) {
-        is_guarded.reserve(marked.size());
+        is_guarded.reserve(view.size());
         std::size_t range = 0;
         for (std::size_t i = 0; i < text.size(); ++i) {
             while (range < guarded.size() && guarded[range].end <= i) ++range;
             const bool inside = range < guarded.size() && guarded[range].begin <= i;
-            is_guarded.insert(is_guarded.end(), text[i] == ' ' ? kSpaceMark.size() : 1, inside);
+            const std::size_t width = marks_first && text[i] == ' ' ? kSpaceMark.size() : 1;
+            is_guarded.insert(is_guarded.end(), width, inside);
         }
     }
     std::vector<std::int32_t> ids;
     ids.reserve(text.size() / 3);
+    const auto encode_gap = [&](std::size_t begin, std::size_t end) {
+        const std::string_view gap = view.substr(begin, end - begin);
+        if (marks_first) {
+            encode_plain(gap, ids);
+        } else {
+            encode_plain(with_space_marks(gap), ids);
+        }
+    };
     std::size_t plain_from = 0;
     for (std::size_t at = 0; at < view.size();) {
         const AddedMatch match = match_added(view, at, parse_control, is_guarded);
@@ -457,12 +470,12 @@ std::vector<std::int32_t> Bpe::encode(std::string_view text, bool parse_control,
             ++at;
             continue;
         }
-        encode_plain(view.substr(plain_from, at - plain_from), ids);
+        encode_gap(plain_from, at);
         ids.push_back(match.id);
         at += match.size;
         plain_from = at;
     }
-    encode_plain(view.substr(plain_from), ids);
+    encode_gap(plain_from, view.size());
     return ids;
 }
 

@@ -101,8 +101,8 @@ private:
         std::size_t size = 0;
     };
 
-    Bpe(const PieceIndex& index, const Marks& marks);
-    void add_pattern(std::int32_t id, bool is_control);
+    Bpe(const PieceIndex& index, const Marks& marks, bool marks_first);
+    void add_pattern(std::int32_t id, bool is_control, bool marks_first);
     AddedMatch match_added(std::string_view text, std::size_t at, bool parse_control,
                            std::span<const std::uint8_t> is_guarded) const;
     std::int32_t find_in_text(std::string_view piece) const;
@@ -117,8 +117,8 @@ private:
     std::array<std::int32_t, 256> byte_ids_;  // of <0x00>..<0xFF>; the unknown id where missing
     std::array<std::int32_t, 128> ascii_ids_;
 
-    // Added pieces as they are spelled after spaces became U+2581, by spelling; and for each first
-    // byte the lengths that occur, longest first.
+    // Added pieces by their spelling in the text that is searched for them; and for each first byte
+    // the lengths that occur, longest first.
     struct Added {
         std::int32_t id;
         bool is_control;

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken
 from toy_vocabularies import (
     CONTROL,
     GEMMA4_CONTROL,
@@ -231,6 +232,17 @@ def test_added_text_pieces_are_taken_whole(tmp_path: Path) -> None:
     assert tokenizer.encode("a[new words]b").count(new_id) == 1
     assert tokenizer.decode([new_id]) == "[new words]"
     assert tokenizer.decode([new_id - 1]) == ""
+
+
+def test_added_space_runs_are_matched_as_tokenizers_does(tmp_path: Path) -> None:
+    oracle = gemma4_oracle(*gemma4_tables(), GEMMA4_CONTROL)
+    added = [AddedToken(t, normalized=False) for t in ("\u2581\u2581", "a b", "\n\n", "<b>")]
+    oracle.add_tokens(added)
+    oracle.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    for text in [*TEXTS, "a b", "a\u2581b", " \u2581\u2581  \u2581 ", "x   \u2581\u2581\u2581y"]:
+        ids = tokenizer.encode(text, add_bos=False, parse_special=True)
+        assert ids == oracle.encode(text, add_special_tokens=False).ids, repr(text)
 
 
 def test_stops_of_a_folder(tmp_path: Path) -> None:
