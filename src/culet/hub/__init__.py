@@ -1,0 +1,1 @@
+"""The model store: the Hugging Face cache, shared with other tools. Knows names, not formats."""

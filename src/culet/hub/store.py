@@ -1,0 +1,247 @@
+"""Fetching models from the Hugging Face hub into its cache, finding and removing them there.
+
+Tokens, endpoint, cache folder and offline mode are huggingface_hub's own settings (HF_TOKEN,
+HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, `hf auth login`), so everything is shared with other tools.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from culet.errors import CuletError, UsageError
+from culet.formats.shards import shards_of
+from culet.hub.choice import Reference, choose_files, is_companion, quant_of
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """One model of the cache.
+
+    Attributes:
+        name: what MODEL arguments call it.
+        path: what to open: a GGUF file (of a split model the first) or a folder.
+        num_bytes: of its files.
+        last_used: seconds since 1970.
+    """
+
+    name: str
+    path: Path
+    num_bytes: int
+    last_used: float
+
+
+def pull(reference: Reference) -> Path:
+    """Fetch what is missing and return what to open; an interrupted download is resumed.
+
+    Progress goes to standard error where that is a terminal.
+
+    Raises:
+        UsageError: no such repository or file, no permission, or several files fit.
+        CuletError: the hub can't be reached or the disk can't be written.
+    """
+    from huggingface_hub import HfApi, hf_hub_download
+
+    with _hub_errors(reference):
+        info = HfApi().model_info(reference.repo)
+        names = [sibling.rfilename for sibling in info.siblings or []]
+        files = choose_files(reference, names)
+        paths = [Path(hf_hub_download(reference.repo, n, revision=info.sha)) for n in files]
+        _remember_main(reference.repo, str(info.sha))
+    return _what_to_open(paths[0], files[0])
+
+
+def find(reference: Reference) -> Path | None:
+    """What to open of a model that is whole in the cache; None if it isn't. No network.
+
+    Raises:
+        UsageError: the cache holds several that fit.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    for snapshot in _snapshots(reference.repo):
+        names = [p.relative_to(snapshot).as_posix() for p in snapshot.rglob("*") if p.is_file()]
+        try:
+            files = choose_files(reference, names)
+        except UsageError:
+            continue
+        if files[0].endswith(".safetensors") and not _is_whole(snapshot, files):
+            continue
+        found = try_to_load_from_cache(reference.repo, files[0], revision=snapshot.name)
+        if isinstance(found, str):
+            return _what_to_open(Path(found), files[0])
+    return None
+
+
+def stored_models() -> list[StoredModel]:
+    """The models of the cache, by name."""
+    models = []
+    for repo in _cache().repos:
+        if repo.repo_type != "model":
+            continue
+        seen: set[str] = set()
+        for revision in sorted(repo.revisions, key=lambda r: r.last_modified, reverse=True):
+            files = {f.file_path.relative_to(revision.snapshot_path).as_posix(): f
+                     for f in revision.files}  # fmt: skip
+            for name, members in _models_in(repo.repo_id, list(files)):
+                if name in seen or not _is_whole(revision.snapshot_path, members):
+                    continue
+                seen.add(name)
+                path = _what_to_open(revision.snapshot_path / members[0], members[0])
+                size = sum(files[m].size_on_disk for m in members)
+                used = max(files[m].blob_last_accessed for m in members)
+                models.append(StoredModel(name, path, size, used))
+    return sorted(models, key=lambda m: m.name)
+
+
+def remove(reference: Reference) -> int:
+    """Remove a repository, or with a selector one of its models; returns the bytes freed.
+
+    Raises:
+        UsageError: the cache doesn't hold it, or several fit.
+        CuletError: the disk can't be written.
+    """
+    cache = _cache()
+    repo = next(
+        (r for r in cache.repos if r.repo_type == "model" and r.repo_id == reference.repo), None
+    )
+    if repo is None:
+        raise UsageError(f"{reference}: the cache at {_cache_folder()} doesn't hold it")
+    try:
+        if reference.selector is None:
+            strategy = cache.delete_revisions(*(r.commit_hash for r in repo.revisions))
+            strategy.execute()
+            return int(strategy.expected_freed_size)
+        return _remove_files(reference, repo)
+    except OSError as error:
+        raise CuletError(f"{reference}: can't be removed ({error})") from error
+
+
+def _remove_files(reference: Reference, repo: Any) -> int:
+    """Remove one model's files from every revision, and what no revision refers to any more."""
+    blobs: dict[Path, int] = {}
+    for revision in repo.revisions:
+        by_name = {
+            f.file_path.relative_to(revision.snapshot_path).as_posix(): f for f in revision.files
+        }
+        try:
+            chosen = choose_files(reference, list(by_name))
+        except UsageError:
+            continue
+        for name in chosen:
+            blobs[by_name[name].blob_path] = by_name[name].size_on_disk
+            by_name[name].file_path.unlink()
+    if not blobs:
+        raise UsageError(f"{reference}: the cache at {_cache_folder()} doesn't hold it")
+    kept = {f.resolve() for r in repo.revisions for f in r.snapshot_path.rglob("*") if f.is_file()}
+    freed = 0
+    for blob, size in blobs.items():
+        if blob not in kept:
+            blob.unlink(missing_ok=True)
+            freed += size
+    return freed
+
+
+def _models_in(repo: str, names: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Name and files of each model among a snapshot's files."""
+    for name in sorted(n for n in names if n.endswith(".gguf") and not is_companion(n)):
+        parent, _, base = name.rpartition("/")
+        shards = [f"{parent}/{s}" if parent else s for s in shards_of(base)]
+        if name != shards[0]:
+            continue
+        quant = quant_of(name)
+        reference = Reference(repo, quant)
+        try:
+            chosen = choose_files(reference, names)
+        except UsageError:
+            chosen = []
+        yield (str(reference) if chosen[:1] == [name] else f"{repo}:{name}"), shards
+    if "config.json" in names and any(n.endswith(".safetensors") for n in names):
+        with contextlib.suppress(UsageError):
+            yield repo, choose_files(Reference(repo), names)
+
+
+def _what_to_open(path: Path, name: str) -> Path:
+    """A GGUF is opened by its (first) file, a safetensors model by its folder."""
+    return path if name.endswith(".gguf") else path.parent
+
+
+def _is_whole(snapshot: Path, files: list[str]) -> bool:
+    if not all((snapshot / name).is_file() for name in files):
+        return False
+    return files[0].endswith(".gguf") or "config.json" in files
+
+
+def _snapshots(repo: str) -> list[Path]:
+    """Snapshot folders of a repository, the one that `main` names first."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = Path(_cache_folder()) / repo_folder_name(repo_id=repo, repo_type="model")
+    snapshots = sorted((p for p in folder.glob("snapshots/*") if p.is_dir()), reverse=True)
+    try:
+        main = (folder / "refs" / "main").read_text().strip()
+    except OSError:
+        main = ""
+    return sorted(snapshots, key=lambda p: p.name != main)
+
+
+def _remember_main(repo: str, commit: str) -> None:
+    """Say which snapshot is current, as a download by branch name would."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    refs = Path(_cache_folder()) / repo_folder_name(repo_id=repo, repo_type="model") / "refs"
+    refs.mkdir(parents=True, exist_ok=True)
+    (refs / "main").write_text(commit)
+
+
+def _cache_folder() -> str:
+    from huggingface_hub import constants
+
+    return str(constants.HF_HUB_CACHE)
+
+
+def _cache() -> Any:
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+    from huggingface_hub.utils import HFCacheInfo
+
+    try:
+        return scan_cache_dir()
+    except CacheNotFound:
+        return HFCacheInfo(size_on_disk=0, repos=frozenset(), warnings=[])
+
+
+@contextlib.contextmanager
+def _hub_errors(reference: Reference) -> Iterator[None]:
+    """The hub's errors as one sentence each."""
+    import httpx
+    from huggingface_hub import constants
+    from huggingface_hub import errors as hub
+
+    try:
+        yield
+    except hub.GatedRepoError as error:
+        raise UsageError(
+            f"{reference}: the repository is gated; accept its terms on {constants.ENDPOINT}/"
+            f"{reference.repo} and give a token (HF_TOKEN or `hf auth login`)"
+        ) from error
+    except hub.RepositoryNotFoundError as error:
+        raise UsageError(
+            f"{reference}: no such repository on {constants.ENDPOINT}, or it is private and no "
+            "token allows it (HF_TOKEN or `hf auth login`)"
+        ) from error
+    except hub.OfflineModeIsEnabled as error:
+        raise UsageError(
+            f"{reference}: is not in the cache at {_cache_folder()}, and HF_HUB_OFFLINE forbids "
+            "to fetch it"
+        ) from error
+    except (hub.HfHubHTTPError, hub.LocalEntryNotFoundError, httpx.HTTPError) as error:
+        first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise CuletError(
+            f"{reference}: can't be fetched from {constants.ENDPOINT} ({first_line})"
+        ) from error
+    except OSError as error:
+        raise CuletError(f"{reference}: can't be written to the cache ({error})") from error
