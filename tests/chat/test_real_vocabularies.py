@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 from test_built_in_templates import SPELLING4, assert_equal, conversations
-from toy_vocabularies import GEMMA3_CONTROL, gemma4_oracle, odd_texts, sentencepiece_of
 
 from culet.chat.gemma4 import Gemma4Renderer
 from culet.chat.template import ChatTemplate
 from culet.chat.tokenizer import Tokenizer
 from culet.formats.gguf import GgufCheckpoint, open_gguf
+from support.toy_vocabularies import GEMMA3_CONTROL, gemma4_oracle, odd_texts, sentencepiece_of
 
 SHARED = Path(os.environ.get("CULET_SHARED", Path(__file__).parents[3] / "shared")) / "data"
 NAME = "ggml-vocab-gemma-4.gguf"

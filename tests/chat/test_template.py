@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_vocabularies import GEMMA4_CONTROL, gemma4_metadata
 
 from culet.chat.gemma3 import Gemma3Renderer
 from culet.chat.gemma4 import Gemma4Renderer
@@ -22,6 +21,7 @@ from culet.chat.template import (
 )
 from culet.chat.tokenizer import Tokenizer
 from culet.errors import ModelFileError, RequestError, UsageError
+from support.toy_vocabularies import GEMMA4_CONTROL, gemma4_metadata
 
 # Says what Gemma 4's template says, in short, and shows tools as JSON.
 SOURCE = """{{ bos_token }}{% for m in messages %}

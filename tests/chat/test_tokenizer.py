@@ -10,7 +10,11 @@ import sentencepiece
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_vocabularies import (
+
+from culet.chat.prompt import Prompt
+from culet.chat.tokenizer import Tokenizer
+from culet.errors import RequestError
+from support.toy_vocabularies import (
     GEMMA3_CONTROL,
     GEMMA4_CONTROL,
     gemma3_metadata,
@@ -21,10 +25,6 @@ from toy_vocabularies import (
     odd_texts,
     with_bad_bytes,
 )
-
-from culet.chat.prompt import Prompt
-from culet.chat.tokenizer import Tokenizer
-from culet.errors import RequestError
 
 NUM_TEXTS = 3000
 

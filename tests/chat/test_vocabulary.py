@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tokenizers import AddedToken
-from toy_vocabularies import (
+
+from culet.chat.tokenizer import Tokenizer
+from culet.errors import ModelFileError, UnsupportedModelError
+from support.toy_vocabularies import (
     CONTROL,
     GEMMA4_CONTROL,
     NORMAL,
@@ -21,9 +24,6 @@ from toy_vocabularies import (
     gemma4_tables,
     odd_texts,
 )
-
-from culet.chat.tokenizer import Tokenizer
-from culet.errors import ModelFileError, UnsupportedModelError
 
 TEXTS = odd_texts(200, 11, GEMMA4_CONTROL)
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import BACKENDS, Float32Array, Growing, Loaded, cut, exact_ops, prompt
 from numpy.typing import NDArray
-from tiny import CONFIGS, Tiny, logits_of, make_model, save_gguf, save_hf
 
 from culet.ops.select import BackendName
+from support.harness import BACKENDS, Float32Array, Growing, Loaded, cut, exact_ops, prompt
+from support.tiny_models import CONFIGS, Tiny, logits_of, make_model, save_gguf, save_hf
 
 Int32Array = NDArray[np.int32]
 Float64Array = NDArray[np.float64]

@@ -99,7 +99,7 @@ def _gemma4(checkpoint: Checkpoint, fields: Fields) -> ModelConfig:
     ple_dim = fields.integer("embedding_length_per_layer_input", minimum=0)
     ple_vocab_size = 0
     if ple_dim:
-        ple_vocab_size = checkpoint.tensor("per_layer_token_embd.weight").num_rows
+        ple_vocab_size = checkpoint.info("per_layer_token_embd.weight").shape[0]
     return _finish(checkpoint, fields, "gemma4", layers, ropes, 1.0, ple_dim, ple_vocab_size)
 
 
@@ -161,7 +161,7 @@ def _finish(
     return ModelConfig(
         architecture=architecture,
         hidden_size=hidden_size,
-        vocab_size=checkpoint.tensor("token_embd.weight").num_rows,
+        vocab_size=checkpoint.info("token_embd.weight").shape[0],
         context_length=fields.integer("context_length"),
         rms_eps=fields.number("attention.layer_norm_rms_epsilon"),
         embed_scale=math.sqrt(hidden_size),

@@ -17,6 +17,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Gemma4ForCausalLM,
 from culet.formats import names
 from culet.formats.gguf_writer import float_tensor, write_gguf
 from culet.quant.tensor import QTensor
+from support.toy_vocabularies import gemma4_metadata
 
 Float32Array = NDArray[np.float32]
 _S, _F = "sliding_attention", "full_attention"
@@ -224,6 +225,19 @@ def save_gguf(
     tensors = [encode(name, array) for name, array in arrays.items() if name not in without]
     write_gguf(path, {k: v for k, v in keys.items() if v is not None}, tensors)
     return path
+
+
+def save_whole_gguf(path: Path) -> Path:
+    """An E-series model with a toy Gemma 4 vocabulary, so that it takes and gives text."""
+    vocabulary = gemma4_metadata()
+    count = len(vocabulary["tokenizer.ggml.tokens"])
+    sizes = {"vocab_size": count, "vocab_size_per_layer_input": count}
+    model = make_model(Tiny("whole", "gemma4", sizes | {"max_position_embeddings": 96}))
+    texts = {
+        key: [piece.decode("utf-8", "surrogateescape") for piece in vocabulary[key]]
+        for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
+    }
+    return save_gguf(model, path, metadata=vocabulary | texts)
 
 
 def gguf_arrays(model: Any, architecture: str) -> dict[str, Float32Array]:

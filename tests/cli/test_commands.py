@@ -1,0 +1,177 @@
+"""The commands as a user meets them: what they print, where, and with which exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from culet.cli.main import COMMANDS, main
+
+RUN = ("--backend", "reference", "-n", "6", "--temp", "0")
+
+
+def last_json(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=str)
+def test_help_ends_well(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    assert ended.value.code == 0
+    assert "usage: culet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["nonsense"], ["run"], ["run", "m", "-n", "0"], ["run", "m", "-n", "x"]], ids=str
+)
+def test_wrong_usage_is_exit_code_2(words: list[str]) -> None:
+    try:
+        code: object = main(words)
+    except SystemExit as ended:  # argparse ends by itself
+        code = ended.code
+    assert code == 2
+
+
+def test_missing_path_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "no/such/model.gguf"]) == 2
+    assert "no file or folder no/such/model.gguf" in capsys.readouterr().err
+
+
+def test_run_writes_the_answer_alone_to_standard_output(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(model_path), "--raw", "-p", "hello", "--stats", *RUN]) == 0
+    plain = capsys.readouterr()
+    assert "peak memory" in plain.err and "tokens/s" in plain.err
+    assert main(["run", str(model_path), "--raw", "-p", "hello", "--json", *RUN]) == 0
+    found = last_json(capsys.readouterr().out)
+    assert plain.out == found["text"] + "\n" * (not found["text"].endswith("\n"))
+    assert found["usage"]["completion_tokens"] == 6
+
+
+def test_run_reads_standard_input(
+    model_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["run", str(model_path), "--raw", "-p", "some text", *RUN])
+    expected = capsys.readouterr().out
+    for extra in ([], ["-p", "-"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"some text")))
+        assert main(["run", str(model_path), "--raw", *extra, *RUN]) == 0
+        assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize("given", [b"", b" \n", b"caf\xe9"], ids=["empty", "blank", "latin-1"])
+def test_standard_input_without_text_is_refused(
+    model_path: Path,
+    given: bytes,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+    assert main(["run", str(model_path), *RUN]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_run_takes_a_system_message_and_refuses_it_with_raw(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = ["run", str(model_path), "-p", "hello", "--json", *RUN]
+    assert main(chat) == 0
+    without = last_json(capsys.readouterr().out)
+    assert main([*chat, "--system", "be brief"]) == 0
+    having = last_json(capsys.readouterr().out)
+    assert having["usage"]["prompt_tokens"] > without["usage"]["prompt_tokens"]
+    assert main([*chat, "--raw", "--system", "be brief"]) == 2
+
+
+def test_bad_sampling_option_names_itself(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(model_path), "-p", "x", "--backend", "reference", "--top-p", "2"]) == 2
+    assert "top_p" in capsys.readouterr().err
+
+
+def test_inspect_tells_layers_types_and_bytes(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(model_path), "--tensors"]) == 0
+    text = capsys.readouterr().out
+    for expected in ("gemma4.block_count = 6", "K/V of layer 1", "per-layer table", "blk.5.attn_q"):
+        assert expected in text
+    assert main(["inspect", str(model_path), "--json", "--ctx", "64"]) == 0
+    found = last_json(capsys.readouterr().out)
+    assert sum(found["bytes"].values()) <= found["file_bytes"]
+    assert [layer["kv_owner"] for layer in found["layers"]] == [0, 1, 2, 1, 1, 2]
+    assert found["kv"]["context_length"] == 64
+
+
+def test_check_has_a_line_and_a_verdict_for_each_path(
+    model_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub = tmp_path / "stub.gguf"
+    whole = model_path.read_bytes()
+    stub.write_bytes(whole[: len(whole) * 3 // 4])
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"not a model")
+    assert main(["check", str(model_path), str(stub)]) == 0
+    capsys.readouterr()
+    assert main(["check", str(model_path), str(other), "--json"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"served   {model_path}: gemma4")
+    assert lines[1].startswith(f"refused  {other}: ")
+    found = json.loads(lines[-1])
+    assert [f["served"] for f in found["files"]] == [True, False]
+
+
+def test_bench_measures_what_it_is_asked(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", str(model_path), "--backend", "reference", "--json", "-r", "1"]
+    words += ["-p", "8", "-n", "2", "-b", "1,2", "--score", "8", "--verify", "3"]
+    assert main(words) == 0
+    names = [row["test"] for row in last_json(capsys.readouterr().out)["results"]]
+    assert names == ["prefill 8", "score 8", "decode x1 at 1", "decode x2 at 1", "verify 3"]
+
+
+def test_bad_file_ends_without_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(b"GGUF" + bytes(100))
+    reference = ["--backend", "reference"]
+    for command in (["inspect"], ["run", "-p", "x", *reference], ["bench", *reference]):
+        words = [command[0], str(path), *command[1:]]
+        done = subprocess.run([sys.executable, "-m", "culet", *words], capture_output=True)
+        assert done.returncode == 3
+        assert done.stdout == b"" and done.stderr.count(b"\n") == 1
+
+
+def test_reader_that_goes_away_is_no_failure(model_path: Path) -> None:
+    command = [sys.executable, "-m", "culet", "inspect", str(model_path), "--tensors"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
+
+
+def test_interrupt_ends_quietly(model_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "culet", "run", str(model_path), "--raw", "-p", "x"]
+    command += ["--backend", "reference", "-n", "90", "--seed", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    os.read(process.stdout.fileno(), 1)  # it is generating
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    if process.returncode != 0:  # 0: it was done before the signal came
+        assert process.returncode == 130
+        assert errors.decode().splitlines()[-1] == "culet: interrupted"
