@@ -109,11 +109,14 @@ def own_bytes():
 
 checkpoint = open_gguf(Path(sys.argv[1]), header_only=True)
 before = own_bytes()
-start = time.process_time()
-tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
-took = time.process_time() - start
+times = []
+for _ in range(3):  # the best of three: a busy neighbour slows down CPU time too
+    tokenizer = None
+    start = time.process_time()
+    tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
+    times.append(time.process_time() - start)
 tokenizer.encode("The quick brown fox. " * 1000)
-print(took, own_bytes() - before)
+print(min(times), own_bytes() - before)
 """
 
 

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
+from culet.chat.files import read_json, read_text
 from culet.chat.gemma3 import Gemma3Renderer
 from culet.chat.gemma4 import Gemma4Renderer, strip_thoughts
 from culet.chat.messages import Message, Role, ToolSpec, require_open_end, system_text
 from culet.chat.prompt import ControlSpelling, Prompt
 from culet.chat.sandbox import Budget, Sandbox, TemplateRefusal
 from culet.chat.syntax import CHANNEL_CLOSE, CHANNEL_OPEN
-from culet.chat.vocabulary import read_json
 from culet.errors import ModelFileError, RequestError, UsageError
 
 # Stand-ins come from Unicode's noncharacters (never in interchanged text) and, should a request
@@ -245,7 +245,7 @@ def own_template_of_folder(folder: Path) -> str | None:
     """
     separate = folder / "chat_template.jinja"
     if separate.exists():
-        return _read_text(separate) or None
+        return read_text(separate) or None
     config = folder / "tokenizer_config.json"
     if not config.exists():
         return None
@@ -262,13 +262,6 @@ def own_template_of_folder(folder: Path) -> str | None:
             f"{config}: chat_template is {type(template).__name__}, not a string or list"
         )
     return template or None
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path}: not readable as text ({error})") from error
 
 
 def choose_template(
@@ -296,9 +289,9 @@ def choose_template(
     """
     if override is not None:
         try:
-            text = override.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{override}: not readable as a chat template ({error})") from error
+            text = read_text(override)
+        except ModelFileError as error:
+            raise UsageError(f"the chat template {error}") from error
         return ChatTemplate(text, str(override), spelling), f"chat template: {override}"
     if own is not None:
         return ChatTemplate(own, source, spelling), f"chat template: from {source}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from culet._native import Bpe, PieceIndex, StringTable
-from culet.chat import vocabulary
+from culet.chat import tokenizer_json, vocabulary
 from culet.chat.prompt import ControlSpelling, Prompt
 from culet.chat.vocabulary import SPACE_MARK, Vocabulary
 from culet.errors import ModelFileError, RequestError
@@ -83,7 +83,7 @@ class Tokenizer:
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
         """The tokenizer of a Hugging Face folder (tokenizer.json); errors as in `from_gguf`."""
-        words = vocabulary.from_folder(Path(folder))
+        words = tokenizer_json.from_folder(Path(folder))
         source = str(Path(folder) / "tokenizer.json")
         pieces = _table(words.pieces, source)
         return cls(words, pieces, _index_of(pieces, source), source)

@@ -1,4 +1,4 @@
-"""What a model file says about its tokens, read from GGUF metadata or from tokenizer.json.
+"""What a model file says about its tokens, and how GGUF metadata says it.
 
 Decides by content, not by label, which pieces are control tokens, where generation stops and in
 which order pairs merge. Knows nothing of the native tables that do the merging.
@@ -6,11 +6,9 @@ which order pairs merge. Knows nothing of the native tables that do the merging.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +30,7 @@ _GEMMA3_CONTROL = (
     "<start_of_audio>", "<end_of_audio>", "<audio_soft_token>",
 )  # fmt: skip
 _COMMON_CONTROL = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
-_CONTROL = _COMMON_CONTROL + _GEMMA3_CONTROL + _GEMMA4_CONTROL
+CONTROL = _COMMON_CONTROL + _GEMMA3_CONTROL + _GEMMA4_CONTROL
 _STOPS = ("<eos>", "<turn|>", "<|tool_response>", "<end_of_turn>")
 
 # Pieces that are text even where a file calls them control: runs of white space, and HTML tags
@@ -45,7 +43,7 @@ _TEXT_PIECE = re.compile(
 # Values of tokenizer.ggml.token_type.
 _UNKNOWN, _CONTROL_TYPE, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
 
-_MAX_PIECES = (1 << 20) - 1  # csrc/bpe.h packs an id in 20 bits
+MAX_PIECES = (1 << 20) - 1  # csrc/bpe.h packs an id in 20 bits
 
 
 @dataclass(frozen=True)
@@ -118,9 +116,9 @@ def from_gguf(metadata: Mapping[str, Any], find: Callable[[bytes], int], source:
         key: _declared_id(metadata, key, len(pieces), source)
         for key in ("bos", "eos", "eot", "eom", "unknown")
     }
-    bos_id = _known_id("bos", find(b"<bos>"), declared["bos"], source)
-    eos_id = _known_id("eos", find(b"<eos>"), declared["eos"], source)
-    known_ids = {i for i in (find(s.encode()) for s in _CONTROL) if i >= 0} | {bos_id, eos_id}
+    bos_id = known_id("bos", find(b"<bos>"), declared["bos"], source)
+    eos_id = known_id("eos", find(b"<eos>"), declared["eos"], source)
+    known_ids = {i for i in (find(s.encode()) for s in CONTROL) if i >= 0} | {bos_id, eos_id}
     control, user_defined, inert = _roles_in_gguf(
         metadata, pieces, known_ids, merges is not None, notes, source
     )
@@ -134,7 +132,7 @@ def from_gguf(metadata: Mapping[str, Any], find: Callable[[bytes], int], source:
         unknown_id=_first_id(find(b"<unk>"), declared["unknown"]),
         bos_id=bos_id,
         eos_id=eos_id,
-        stop_ids=_stop_ids(find, [declared[k] for k in ("eos", "eot", "eom")], set(control), notes),
+        stop_ids=stop_ids(find, [declared[k] for k in ("eos", "eot", "eom")], set(control), notes),
         notes=tuple(notes),
     )
 
@@ -178,7 +176,7 @@ def _first_id(found: int, declared: int | None) -> int:
     return found if found >= 0 or declared is None else declared
 
 
-def _known_id(name: str, found: int, declared: int | None, source: str) -> int:
+def known_id(name: str, found: int, declared: int | None, source: str) -> int:
     token_id = _first_id(found, declared)
     if token_id < 0:
         raise ModelFileError(
@@ -205,7 +203,7 @@ def _roles_in_gguf(
         return set(np.flatnonzero(types == token_type).tolist())
 
     control, user_defined = ids_of(_CONTROL_TYPE), ids_of(_USER_DEFINED)
-    text_ids = {i for i in control if _is_text_piece(pieces[i])} - known_ids
+    text_ids = {i for i in control if is_text_piece(pieces[i])} - known_ids
     # Newer Gemma 4 files call seven marks user-defined: usual, and not worth a line in the log.
     mistyped = known_ids - control - user_defined
     if text_ids or mistyped:
@@ -221,11 +219,11 @@ def _roles_in_gguf(
     return tuple(sorted(control)), tuple(sorted(user_defined)), tuple(sorted(inert))
 
 
-def _is_text_piece(piece: bytes) -> bool:
+def is_text_piece(piece: bytes) -> bool:
     return _TEXT_PIECE.fullmatch(piece.decode("utf-8", "replace")) is not None
 
 
-def _stop_ids(
+def stop_ids(
     find: Callable[[bytes], int],
     declared: Iterable[int | None],
     control: set[int],
@@ -241,152 +239,3 @@ def _stop_ids(
         else:
             stops.add(token_id)
     return frozenset(stops)
-
-
-def from_folder(folder: Path) -> Vocabulary:
-    """The vocabulary of a Hugging Face folder: tokenizer.json, stops from generation_config.json.
-
-    Raises:
-        UnsupportedModelError: a tokenizer of another kind than Gemma's.
-        ModelFileError: files that are missing, unreadable or contradict each other.
-    """
-    path = folder / "tokenizer.json"
-    content = read_json(path)
-    model = content.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict):
-        raise ModelFileError(f"{path}: model.vocab is not an object of pieces and ids")
-    _check_algorithm(content, model, path)
-    added = content.get("added_tokens") or []
-    if not isinstance(added, list) or not all(_is_added_token(t) for t in added):
-        raise ModelFileError(f"{path}: added_tokens is not a list of objects with id and content")
-    pieces = _pieces_by_id(model["vocab"], added, path)
-    ids = {piece: i for i, piece in reversed(list(enumerate(pieces)))}
-
-    def find(piece: bytes) -> int:
-        return ids.get(piece, -1)
-
-    known = {i for i in (find(s.encode()) for s in _CONTROL) if i >= 0}
-    control = {t["id"] for t in added if t.get("special") and not _is_text_piece(pieces[t["id"]])}
-    control |= known
-    notes: list[str] = []
-    stops = _stop_ids(find, _declared_stops(folder, len(pieces)), control, notes)
-    return Vocabulary(
-        pieces=pieces,
-        merges=_merges(model.get("merges"), path),
-        scores=None,
-        control_ids=tuple(sorted(control)),
-        user_defined_ids=tuple(sorted({t["id"] for t in added} - control)),
-        inert_ids=(),
-        unknown_id=find(b"<unk>"),
-        bos_id=_known_id("bos", find(b"<bos>"), None, str(path)),
-        eos_id=_known_id("eos", find(b"<eos>"), None, str(path)),
-        stop_ids=stops,
-        notes=tuple(notes),
-    )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; `ModelFileError` if there is none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelFileError(f"{path}: no such file") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path}: not readable as JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise ModelFileError(f"{path}: holds {type(content).__name__}, not an object")
-    return content
-
-
-def _check_algorithm(content: Mapping[str, Any], model: Mapping[str, Any], path: Path) -> None:
-    """Only Gemma's scheme is served: BPE, byte fallback, space to U+2581, no other splitting."""
-    normalizer = content.get("normalizer")
-    if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence":
-        steps = normalizer.get("normalizers")
-        normalizer = steps[0] if isinstance(steps, list) and len(steps) == 1 else normalizer
-    expected_normalizer = {
-        "type": "Replace",
-        "pattern": {"String": " "},
-        "content": SPACE_MARK,
-    }
-    splitter = content.get("pre_tokenizer")
-    is_split_at_spaces = splitter is None or (
-        # After the normalizer there are no spaces left to split at.
-        isinstance(splitter, dict)
-        and splitter.get("type") == "Split"
-        and splitter.get("pattern") == {"String": " "}
-    )
-    found = {
-        "model.type": model.get("type", "BPE") == "BPE",
-        "model.byte_fallback": model.get("byte_fallback") is True,
-        "model.ignore_merges": not model.get("ignore_merges"),
-        "model.dropout": not model.get("dropout"),
-        "normalizer": normalizer == expected_normalizer,
-        "pre_tokenizer": is_split_at_spaces,
-    }
-    for key, is_served in found.items():
-        if not is_served:
-            raise UnsupportedModelError(
-                f"{path}: {key} is not Gemma's, and no other tokenizer is served"
-            )
-
-
-def _is_added_token(token: object) -> bool:
-    return (
-        isinstance(token, dict)
-        and type(token.get("id")) is int
-        and isinstance(token.get("content"), str)
-        and not any(token.get(k) for k in ("lstrip", "rstrip", "single_word"))
-    )
-
-
-def _pieces_by_id(
-    vocab: Mapping[str, Any], added: Sequence[Mapping[str, Any]], path: Path
-) -> list[bytes]:
-    items = [*vocab.items(), *((t["content"], t["id"]) for t in added)]
-    for piece, token_id in items:
-        if type(token_id) is not int or not 0 <= token_id < _MAX_PIECES:
-            raise ModelFileError(
-                f"{path}: the id of piece {piece!r} is {token_id!r}, not an integer from 0 to "
-                f"{_MAX_PIECES - 1}"
-            )
-    pieces = [b""] * (max((token_id for _, token_id in items), default=-1) + 1)
-    for piece, token_id in items:
-        spelled = piece.encode("utf-8", "surrogatepass")
-        if pieces[token_id] not in (b"", spelled):
-            raise ModelFileError(f"{path}: id {token_id} is given to two pieces")
-        pieces[token_id] = spelled
-    return pieces
-
-
-def _merges(merges: object, path: Path) -> list[bytes]:
-    if not isinstance(merges, list) or not merges:
-        raise ModelFileError(f"{path}: model.merges is missing or empty")
-    joined: list[bytes] = []
-    for index, merge in enumerate(merges):
-        # Older files write "left right", newer ones ["left", "right"].
-        if isinstance(merge, list) and len(merge) == 2 and all(isinstance(m, str) for m in merge):
-            merge = " ".join(merge)
-        if not isinstance(merge, str):
-            raise ModelFileError(f"{path}: model.merges[{index}] is not a pair of pieces")
-        joined.append(merge.encode("utf-8", "surrogatepass"))
-    return joined
-
-
-def _declared_stops(folder: Path, num_pieces: int) -> list[int]:
-    """Values of eos_token_id in generation_config.json and config.json, where these exist."""
-    stops: list[int] = []
-    for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        if not path.exists():
-            continue
-        value = read_json(path).get("eos_token_id")
-        for token_id in value if isinstance(value, list) else [value]:
-            if token_id is None:
-                continue
-            if type(token_id) is not int or not 0 <= token_id < num_pieces:
-                raise ModelFileError(
-                    f"{path}: eos_token_id is {value!r}, but ids end at {num_pieces - 1}"
-                )
-            stops.append(token_id)
-    return stops
