@@ -300,7 +300,7 @@ Bpe::Bpe(const PieceIndex& index, const Marks& marks, bool marks_first)
 
 Bpe::Bpe(const PieceIndex& index, const StringTable& merges, const Marks& marks)
     : Bpe(index, marks, false) {
-    merges_.emplace_back(merges, index_, may_result_);
+    merges_.emplace(merges, index_, may_result_);
 }
 
 Bpe::Bpe(const PieceIndex& index, std::span<const float> scores, const Marks& marks)
@@ -379,7 +379,7 @@ bool Bpe::propose(std::string_view text, const std::vector<Symbol>& symbols, std
     out.size = a.size + b.size;
     if (score_priority_.empty()) {
         if (a.id < 0 || b.id < 0) return false;
-        const MergeTable::Merge merge = merges_.front().find(a.id, b.id);
+        const MergeTable::Merge merge = merges_->find(a.id, b.id);
         out.priority = merge.rank;
         out.id = merge.id;
         return merge.id >= 0;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -132,7 +133,7 @@ private:
     std::unordered_map<std::string, Added, HashView, std::equal_to<>> added_;
     std::array<std::vector<std::size_t>, 256> added_sizes_;
 
-    std::vector<MergeTable> merges_;             // one, or none: then by score
+    std::optional<MergeTable> merges_;           // none: then by score
     std::vector<std::uint32_t> score_priority_;  // by id, smaller first; empty: then by rank
 };
 
