@@ -98,6 +98,8 @@ def check_pages(pages: Pages, scheduler: Scheduler, model: SimulatedModel) -> No
             held += kept
         for page in range(pool.num_pages):
             assert pool.references(page) == held[page]
+        of_sequences = {p for s in scheduler.sequences() for p in s.runs[kind].pages}
+        assert pool.num_evictable == len(held.keys() - of_sequences)
         assert pool.num_free == pool.num_pages - len(held)
     for sequence in scheduler.sequences():
         for kind, run in sequence.runs.items():
@@ -112,7 +114,8 @@ def check_pages(pages: Pages, scheduler: Scheduler, model: SimulatedModel) -> No
 def check_tree(cache: PrefixCache, model: SimulatedModel) -> None:
     """Every leaf has a point, windows are counted right, pages hold what their keys say."""
     windows: Counter[_Node] = Counter()
-    for point in cache._points:
+    assert not cache._points.keys() & cache._spare.keys()
+    for point in [*cache._points, *cache._spare]:
         windows.update(point.window)
         assert point.node.points[point.offset] is point
     num_points = 0

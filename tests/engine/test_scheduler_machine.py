@@ -130,7 +130,7 @@ class EngineMachine(RuleBasedStateMachine):
         pools = self.pages.pools
         before = {kind: pool.num_free for kind, pool in pools.items()}
         wanted = {kind: free + count for kind, free in before.items()}
-        could = all(self.scheduler.cache.num_evictable(kind) >= count for kind in pools)
+        could = all(pool.num_evictable >= count for pool in pools.values())
         assert self.scheduler.cache.reclaim(wanted) == could
         if not could:
             assert before == {kind: pool.num_free for kind, pool in pools.items()}

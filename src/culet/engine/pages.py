@@ -25,11 +25,17 @@ class PageGroup:
 
 
 class PagePool:
-    """Reference counts and the free list of one group's pages."""
+    """Reference counts and the free list of one group's pages.
+
+    Attributes:
+        num_evictable: pages that nothing but the prefix cache holds.
+    """
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
+        self.num_evictable = 0
         self._references = [0] * num_pages
+        self._cached = [0] * num_pages  # those of the references that are the prefix cache's
         # A stack: what was freed last is given out first, so memory never used stays untouched.
         self._free = list(range(num_pages - 1, -1, -1))
 
@@ -44,6 +50,10 @@ class PagePool:
     def references(self, page: int) -> int:
         return self._references[page]
 
+    def is_evictable(self, page: int) -> bool:
+        """Nothing but the prefix cache holds the page."""
+        return 0 < self._references[page] == self._cached[page]
+
     def allocate(self) -> int:
         """A free page, held once. The caller has made sure that there is one."""
         page = self._free.pop()
@@ -51,15 +61,23 @@ class PagePool:
         self._references[page] = 1
         return page
 
-    def retain(self, page: int) -> None:
+    def retain(self, page: int, *, for_cache: bool = False) -> None:
+        """Hold a page that is held already once more."""
         assert self._references[page] > 0, "only a held page can be shared"
-        self._references[page] += 1
+        self._count(page, 1, for_cache)
 
-    def release(self, page: int) -> None:
+    def release(self, page: int, *, for_cache: bool = False) -> None:
+        """Hold a page once less; at none it is free."""
         assert self._references[page] > 0, "page released more often than held"
-        self._references[page] -= 1
+        self._count(page, -1, for_cache)
         if self._references[page] == 0:
             self._free.append(page)
+
+    def _count(self, page: int, change: int, for_cache: bool) -> None:
+        self.num_evictable -= self.is_evictable(page)
+        self._references[page] += change
+        self._cached[page] += change if for_cache else 0
+        self.num_evictable += self.is_evictable(page)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,8 @@ A node is one page of tokens. It holds the page of the full layers for as long a
 page of the sliding layers only where some kept window needs it. A *point* is a place (an end of a
 prompt or of an answer, mostly) whose window is kept; points are what is evicted, least recently
 used first, and a node that no point lies on or below goes at once. A sequence may start at any
-position whose whole window is there, so a hit is exact.
+position whose whole window is there, so a hit is exact. Spare points inside a prompt let others
+depart anywhere before its end, for as long as there is room.
 
 Keys are integers, one a token: the token id, or for media a number made from its content. Pure
 bookkeeping: knows no arrays, requests or time.
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from culet.engine.pages import Pages, Runs
 from culet.models.config import AttentionKind
@@ -90,7 +92,8 @@ class PrefixCache:
         self._has_full = _GROWING in pages.groups
         self._has_sliding = _WINDOWED in pages.groups
         self._root = _Node(number=-1, parent=None)
-        # Least recently used first.
+        # Least recently used first; all spare ones go before any other.
+        self._spare: OrderedDict[_Point, None] = OrderedDict()
         self._points: OrderedDict[_Point, None] = OrderedDict()
 
     # ---- looking up ----------------------------------------------------------------------------
@@ -120,9 +123,8 @@ class PrefixCache:
         offset = hit.num_tokens - node.number * self._page_tokens
         point = node.points.get(offset)
         if point is None:
-            self._add_point(hit.path, offset, None)
-        else:
-            self._points.move_to_end(point)
+            point = self._add_point(hit.path, offset, None)
+        self._use(point)
 
     def acquire(self, hit: Hit, runs: Runs) -> list[PageCopy]:
         """Let empty `runs` hold the pages of a hit.
@@ -148,10 +150,13 @@ class PrefixCache:
         return [PageCopy(kind, page, runs[kind].pages[-1]) for kind, page in sources.items()]
 
     # ---- adding --------------------------------------------------------------------------------
-    def insert(self, keys: Sequence[int], num_tokens: int, runs: Runs) -> None:
+    def insert(
+        self, keys: Sequence[int], num_tokens: int, runs: Runs, *, is_spare: bool = False
+    ) -> None:
         """Keep the first `num_tokens` tokens of a sequence, and the window that ends there.
 
         `runs` must still hold the window before `num_tokens`. Pages are shared, not taken over.
+        A spare point is kept as long as nothing else has a use for its pages.
         """
         size = self._page_tokens
         path: list[_Node] = []
@@ -165,9 +170,10 @@ class PrefixCache:
         offset = num_tokens - node.number * size
         point = node.points.get(offset)
         if point is None:
-            self._add_point(path, offset, runs)
-        else:
-            self._points.move_to_end(point)
+            point = self._add_point(path, offset, runs)
+            (self._spare if is_spare else self._points)[point] = None
+        elif not is_spare:
+            self._use(point)
 
     def _descend(self, node: _Node, number: int, piece: tuple[int, ...], runs: Runs) -> _Node:
         """The child of `node` that holds `piece`; extended or made where there is none."""
@@ -179,18 +185,18 @@ class PrefixCache:
             # The same tokens and more: the longer page takes the place of the shorter.
             child.keys = piece
             if page is not None:
-                self._pages.pools[_GROWING].retain(page)
+                self._pages.pools[_GROWING].retain(page, for_cache=True)
                 assert child.full_page is not None
-                self._pages.pools[_GROWING].release(child.full_page)
+                self._pages.pools[_GROWING].release(child.full_page, for_cache=True)
                 child.full_page = page
             return child
         if page is not None:
-            self._pages.pools[_GROWING].retain(page)
+            self._pages.pools[_GROWING].retain(page, for_cache=True)
         child = _Node(number, node, piece, page)
         node.children.setdefault(piece[0], []).append(child)
         return child
 
-    def _add_point(self, path: Sequence[_Node], offset: int, runs: Runs | None) -> None:
+    def _add_point(self, path: Sequence[_Node], offset: int, runs: Runs | None) -> _Point:
         """Make a point at the end of `path`; sliding pages that the tree lacks come from `runs`."""
         window: list[_Node] = []
         if self._has_sliding:
@@ -206,7 +212,13 @@ class PrefixCache:
                 window.append(node)
         point = _Point(path[-1], offset, tuple(window))
         path[-1].points[offset] = point
+        return point
+
+    def _use(self, point: _Point) -> None:
+        """Make a point the most recently used one."""
+        self._spare.pop(point, None)
         self._points[point] = None
+        self._points.move_to_end(point)
 
     def _adopt(self, node: _Node, num_tokens: int, runs: Runs | None) -> bool:
         """Let `node` share a sequence's sliding page, which holds `num_tokens` of its tokens."""
@@ -216,9 +228,9 @@ class PrefixCache:
         if not run.first <= node.number < run.end:
             return False
         page = run.pages[node.number - run.first]
-        self._pages.pools[_WINDOWED].retain(page)
+        self._pages.pools[_WINDOWED].retain(page, for_cache=True)
         if node.sliding_page is not None:
-            self._pages.pools[_WINDOWED].release(node.sliding_page)
+            self._pages.pools[_WINDOWED].release(node.sliding_page, for_cache=True)
         node.sliding_page, node.sliding_tokens = page, num_tokens
         return True
 
@@ -263,7 +275,7 @@ class PrefixCache:
     # ---- giving back ---------------------------------------------------------------------------
     @property
     def num_points(self) -> int:
-        return len(self._points)
+        return len(self._points) + len(self._spare)
 
     def held_pages(self, kind: AttentionKind) -> Counter[int]:
         """Page ids that the tree holds, and how often.
@@ -274,11 +286,6 @@ class PrefixCache:
         pages = (n.full_page if kind == _GROWING else n.sliding_page for n in self._nodes())
         return Counter(page for page in pages if page is not None)
 
-    def num_evictable(self, kind: AttentionKind) -> int:
-        """Pages that nothing but the tree holds."""
-        pool = self._pages.pools[kind]
-        return sum(pool.references(page) == n for page, n in self.held_pages(kind).items())
-
     def reclaim(self, wanted: dict[AttentionKind, int]) -> bool:
         """Evict until each pool has as many free pages as `wanted` says.
 
@@ -286,30 +293,30 @@ class PrefixCache:
             False, with nothing evicted, if evicting everything would not be enough.
         """
         pools = self._pages.pools
-        lacking = {k: n - pools[k].num_free for k, n in wanted.items() if n > pools[k].num_free}
-        if any(self.num_evictable(kind) < count for kind, count in lacking.items()):
+        if any(pools[k].num_free + pools[k].num_evictable < n for k, n in wanted.items()):
             return False
-        for kind in lacking:
-            while pools[kind].num_free < wanted[kind]:
+        for kind, count in wanted.items():
+            while pools[kind].num_free < count:
                 self._evict_for(kind)
         return True
 
     def clear(self) -> None:
         """Forget everything."""
-        while self._points:
-            self._drop(next(iter(self._points)))
+        for point in [*self._spare, *self._points]:
+            self._drop(point)
 
     def _evict_for(self, kind: AttentionKind) -> None:
-        """Drop the least recently used point that frees a page, else the least recently used."""
+        """Drop the first point, in order of eviction, that frees a page; if none, the first."""
         frees = self._frees_full if kind == _GROWING else self._frees_sliding
-        self._drop(next(filter(frees, self._points), next(iter(self._points))))
+        first = next(chain(self._spare, self._points))
+        self._drop(next(filter(frees, chain(self._spare, self._points)), first))
 
     def _frees_sliding(self, point: _Point) -> bool:
         pool = self._pages.pools[_WINDOWED]
         return any(
             node.num_windows == 1
             and node.sliding_page is not None
-            and pool.references(node.sliding_page) == 1
+            and pool.is_evictable(node.sliding_page)
             for node in point.window
         )
 
@@ -317,26 +324,27 @@ class PrefixCache:
         pool = self._pages.pools[_GROWING]
         node, leaving = point.node, 1  # points and children of `node` that would leave it
         while node.parent is not None and len(node.points) + _num_children(node) == leaving:
-            if node.full_page is not None and pool.references(node.full_page) == 1:
+            if node.full_page is not None and pool.is_evictable(node.full_page):
                 return True
             node = node.parent
         return False
 
     def _drop(self, point: _Point) -> None:
         """Remove a point, the windows that only it kept, and nodes that no point needs now."""
-        del self._points[point]
+        self._spare.pop(point, None)
+        self._points.pop(point, None)
         for node in point.window:
             node.num_windows -= 1
             if node.num_windows == 0:
                 assert node.sliding_page is not None
-                self._pages.pools[_WINDOWED].release(node.sliding_page)
+                self._pages.pools[_WINDOWED].release(node.sliding_page, for_cache=True)
                 node.sliding_page, node.sliding_tokens = None, 0
         node = point.node
         del node.points[point.offset]
         while node.parent is not None and not node.points and not node.children:
             assert node.num_windows == 0
             if node.full_page is not None:
-                self._pages.pools[_GROWING].release(node.full_page)
+                self._pages.pools[_GROWING].release(node.full_page, for_cache=True)
             siblings = node.parent.children[node.keys[0]]
             siblings.remove(node)
             if not siblings:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from culet.engine.request import SamplingParams
-from culet.errors import RequestError
+from culet.errors import BackendError, RequestError
 
 Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
@@ -84,14 +84,18 @@ class TokenSampler:
 
         Raises:
             RequestError: the mask allows no token at all.
+            BackendError: the logits are no numbers.
         """
         adjusted = self._adjust(logits)
-        if self._params.temperature == 0.0:
-            token_id = int(np.argmax(adjusted))
-        else:
-            token_id = _draw(adjusted, self._params, uniform(self._key, position))
-        if adjusted[token_id] == -np.inf:
+        best = int(np.argmax(adjusted))  # of NaNs, the first
+        peak = float(adjusted[best])
+        if peak == -math.inf and self._mask is not None:
             raise RequestError("grammar", "no token is allowed after the text so far")
+        if not math.isfinite(peak):
+            raise BackendError(f"the model's largest logit is {peak}; a finite number is needed")
+        token_id = best
+        if self._params.temperature > 0.0:
+            token_id = _draw(adjusted, peak, self._params, uniform(self._key, position))
         self._accept(token_id)
         if self._params.logprobs is None:
             return Sampled(token_id)
@@ -179,12 +183,12 @@ def uniform(key: NDArray[np.uint64], position: int) -> float:
     return (bits >> 11) * 2.0**-53
 
 
-def _draw(logits: Float32Array, params: SamplingParams, u: float) -> int:
+def _draw(logits: Float32Array, peak: float, params: SamplingParams, u: float) -> int:
     """The token that `u` in [0, 1) falls on, kept tokens laid side by side in order of id."""
     if not params.top_k and params.top_p == 1.0 and not params.min_p and params.typical_p == 1.0:
-        shares = np.exp((logits - logits.max()) / np.float32(params.temperature))
+        shares = np.exp((logits - np.float32(peak)) / np.float32(params.temperature))
         return _place(shares.astype(np.float64), u)
-    ids, weight = _kept(logits, params)
+    ids, weight = _kept(logits, peak, params)
     order = np.argsort(ids)
     return int(ids[order[_place(weight[order], u)]])
 
@@ -196,16 +200,17 @@ def _place(weight: Float64Array, u: float) -> int:
     return min(place, len(weight) - 1)
 
 
-def _kept(logits: Float32Array, params: SamplingParams) -> tuple[IndexArray, Float64Array]:
+def _kept(
+    logits: Float32Array, peak: float, params: SamplingParams
+) -> tuple[IndexArray, Float64Array]:
     """Tokens that the filters leave, and their weights."""
-    peak = logits.max()
     if params.top_k:
         ids = largest(logits, params.top_k)
     elif params.top_p < 1.0 and params.typical_p == 1.0:
         return _nucleus(logits, peak, params)
     elif params.top_p == 1.0 and params.min_p > 0.0:
         # All that min-p can keep, with a margin for rounding; it is applied exactly below.
-        floor = float(peak) + params.temperature * math.log(params.min_p) - 1e-3 * abs(float(peak))
+        floor = peak + params.temperature * math.log(params.min_p) - 1e-3 * abs(peak)
         candidates = np.flatnonzero(logits >= floor)
         ids = candidates[largest(logits[candidates], len(candidates))]
     else:
@@ -221,10 +226,10 @@ def _kept(logits: Float32Array, params: SamplingParams) -> tuple[IndexArray, Flo
 
 
 def _nucleus(
-    logits: Float32Array, peak: np.float32, params: SamplingParams
+    logits: Float32Array, peak: float, params: SamplingParams
 ) -> tuple[IndexArray, Float64Array]:
     """Top-p and min-p over the whole vocabulary, without sorting more of it than they need."""
-    scaled = np.exp((logits - peak) / np.float32(params.temperature))
+    scaled = np.exp((logits - np.float32(peak)) / np.float32(params.temperature))
     total = float(scaled.sum(dtype=np.float64))
     count = min(_FIRST_LOOK, len(logits))
     while True:
@@ -238,8 +243,8 @@ def _nucleus(
         count = min(count * 8, len(logits))
 
 
-def _weights(logits: Float32Array, peak: np.float32, temperature: float) -> Float64Array:
-    weights: Float64Array = np.exp((logits.astype(np.float64) - float(peak)) / temperature)
+def _weights(logits: Float32Array, peak: float, temperature: float) -> Float64Array:
+    weights: Float64Array = np.exp((logits.astype(np.float64) - peak) / temperature)
     return weights
 
 

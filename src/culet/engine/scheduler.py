@@ -183,8 +183,12 @@ class Scheduler:
         self._copies: list[PageCopy] = []
         self._preempted: list[Sequence] = []
         self._granted: dict[Sequence, int] = {}
+        # A point for each window of a prompt: then every page of the window's layers is kept.
+        self._spare_spacing: int | None = None
         for kind, group in pages.groups.items():
             if group.window is not None:
+                size = pages.page_tokens
+                self._spare_spacing = max(1, group.window // size) * size
                 least = self._num_window_pages(kind, 1)
                 if group.num_pages < least:
                     raise CapacityError(
@@ -277,10 +281,19 @@ class Scheduler:
             sequence = chunk.sequence
             sequence.num_computed = chunk.end
             sequence.num_reported = max(sequence.num_reported, min(chunk.end, sequence.num_prompt))
-            for mark in sorted(m for m in sequence.marks if chunk.start < m <= chunk.end):
-                if self.cache is not None:
-                    self.cache.insert(sequence.keys, mark, sequence.runs)
+            if self.cache is not None:
+                self._remember(self.cache, chunk)
             self.pages.trim(sequence.runs, chunk.end)
+
+    def _remember(self, cache: PrefixCache, chunk: Chunk) -> None:
+        """Let the prefix cache keep the windows that a chunk has passed, before they are freed."""
+        sequence, spacing = chunk.sequence, self._spare_spacing
+        if spacing is not None:
+            first = (chunk.start // spacing + 1) * spacing
+            for mark in range(first, min(chunk.end + 1, sequence.num_prompt), spacing):
+                cache.insert(sequence.keys, mark, sequence.runs, is_spare=True)
+        for mark in sorted(m for m in sequence.marks if chunk.start < m <= chunk.end):
+            cache.insert(sequence.keys, mark, sequence.runs)
 
     def _grant_stream(self, sequence: Sequence) -> None:
         """One row for a running stream; later ranks give way, itself if there are none."""
@@ -403,9 +416,7 @@ class Scheduler:
     def _fits(self, sequence: Sequence, num_cached: int) -> bool:
         """Whether the whole prompt would get its pages, those of earlier prompts set aside."""
         for kind, pool in self.pages.pools.items():
-            available = pool.num_free
-            if self.cache is not None:
-                available += self.cache.num_evictable(kind)
+            available = pool.num_free + pool.num_evictable
             owed = sum(self._num_owed(kind, s) for s in self._running)
             if self.pages.groups[kind].window is None:
                 needed = self.pages.count(len(sequence.tokens))
