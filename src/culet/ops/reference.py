@@ -31,9 +31,9 @@ Float32Array = NDArray[np.float32]
 
 # Rows of x that one matmul takes; missing ones are zeros. BLAS chooses its kernel, and with it the
 # order of the sums, by shape: with one shape, a row's result depends on that row alone.
-_ROWS = 32
-# Decoded bytes of a weight that one matmul takes.
-_SLICE_BYTES = 16 << 20
+_ROWS = 8
+# Decoded bytes of a weight that one matmul takes: they stay in the cache for all rows of a step.
+_SLICE_BYTES = 4 << 20
 # Decoded weights are kept up to this total, which holds all of a 270M model.
 DEFAULT_KEPT_BYTES = 2 << 30
 
