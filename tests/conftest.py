@@ -1,10 +1,17 @@
-"""Whole tiny models as GGUF files: random weights, a toy Gemma 4 vocabulary."""
+"""Settings that must stand before numpy is imported, and model files that several parts test with.
+
+The models are whole and tiny: random weights, a toy Gemma 4 vocabulary.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+# The suite's matrices are tiny: BLAS threads only wait for one another, on a busy machine for long.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
