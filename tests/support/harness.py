@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -63,8 +64,14 @@ class Loaded:
         pieces: Sequence[int] | None = None,
         wants: Literal["last", "all"] = "all",
         kv_type: KvType = "f32",
+        embedding_rows: NDArray[np.int32] | None = None,
+        embeddings: Float32Array | None = None,
     ) -> Float32Array:
-        """Logits of a prompt run in pieces of these lengths (default: in one)."""
+        """Logits of a prompt run in pieces of these lengths (default: in one).
+
+        Args:
+            embedding_rows, embeddings: rows whose embedding is given; with a prompt in one piece.
+        """
         lengths = list(pieces or [len(ids)])
         assert sum(lengths) == len(ids)
         runner = self.start(max(lengths), kv_type)
@@ -73,6 +80,8 @@ class Loaded:
         for end, length in zip(np.cumsum(lengths), lengths, strict=True):
             count = length if wants == "all" else int(end == len(ids))
             piece = sequence.next(ids[end - length : end], count)
+            if embeddings is not None:
+                piece = replace(piece, embedding_rows=embedding_rows, embeddings=embeddings)
             found.append(runner.step([piece])[0].logits)
         return np.concatenate(found)
 

@@ -214,8 +214,11 @@ def _full_rope(
 ) -> RopeSpec:
     """Rotary embedding of Gemma 4's full layers; `rope_freqs` says which pairs rotate."""
     base = fields.number("rope.freq_base")
-    # A file that was cut off after its header can be described, but not loaded.
-    if "rope_freqs.weight" not in names or not checkpoint.has_data("rope_freqs.weight"):
+    if "rope_freqs.weight" not in names:
+        # Without it all pairs would rotate, which no Gemma 4 does.
+        raise ModelFileError(f"{fields.label}: tensor rope_freqs.weight is missing")
+    if not checkpoint.has_data("rope_freqs.weight"):
+        # A file that was cut off after its header can be described, but not loaded.
         return RopeSpec(base, head_dim)
     divisors = decode(checkpoint.tensor("rope_freqs.weight")).reshape(-1)
     if len(divisors) != head_dim // 2:
