@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from tiny import BASE, Tiny, gguf_arrays, gguf_metadata, make_model
 
 from culet.errors import ModelFileError, UnsupportedModelError
 from culet.formats.checkpoint import TensorInfo
@@ -16,6 +15,7 @@ from culet.formats.gguf_writer import float_tensor
 from culet.models.config import ModelConfig, RopeSpec, kv_owners
 from culet.models.registry import read_config
 from culet.quant.tensor import QTensor
+from support.tiny_models import BASE, Tiny, gguf_arrays, gguf_metadata, make_model
 
 
 @dataclass

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import CONFIGS, Tiny, make_model
 from transformers.models.gemma4.modeling_gemma4 import apply_rotary_pos_emb
 
 from culet.models.config import RopeSpec
 from culet.ops.reference import ReferenceOps, rotate
+from support.tiny_models import CONFIGS, Tiny, make_model
 
 # Gemma 4's own: full layers of 512 lanes of which a quarter rotates, sliding ones of 256.
 FULL = RopeSpec(1e6, 512, num_rotated_pairs=64)

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import BACKENDS, Float32Array, Loaded, exact_ops, prompt
-from tiny import CONFIGS, Tiny, gguf_arrays, logits_of, make_model, save_gguf, save_hf
 
 from culet.errors import ModelFileError
 from culet.formats.gguf_writer import float_tensor
@@ -19,6 +17,16 @@ from culet.quant.blocks import decode
 from culet.quant.encode import encode
 from culet.quant.tensor import QTensor
 from culet.quant.types import BY_NAME
+from support.harness import BACKENDS, Float32Array, Loaded, exact_ops, prompt
+from support.tiny_models import (
+    CONFIGS,
+    Tiny,
+    gguf_arrays,
+    logits_of,
+    make_model,
+    save_gguf,
+    save_hf,
+)
 
 E_SERIES = CONFIGS[0]
 LENGTH = 20
