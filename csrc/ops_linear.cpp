@@ -1,0 +1,198 @@
+// Fused ops around products with weight matrices.
+#include <algorithm>
+#include <cmath>
+
+#include "ops.h"
+
+namespace culet {
+
+Activations normed_activations(Context& context, Matrix x, const Norm* norm,
+                               const std::vector<const Planes*>& weights) {
+    return Activations(context, weights.data(), weights.size(), x.rows,
+                       [&](int64_t row, float* scratch) -> const float* {
+                           if (!norm) return x.row(row);
+                           context.kernels.rms_norm(x.row(row), norm->weight, norm->eps, x.cols,
+                                                    scratch);
+                           return scratch;
+                       });
+}
+
+void norm_linear(Context& context, const std::vector<Matrix>& outs, Matrix x, const Norm* norm,
+                 const std::vector<const Planes*>& weights) {
+    const Activations acts = normed_activations(context, x, norm, weights);
+    multiply_all(context, weights.data(), outs.data(), weights.size(), acts);
+}
+
+void linear_norm_add(Context& context, Matrix x, Matrix a, const Planes& weight, const Norm* norm) {
+    const Matrix product = scratch_matrix(context.arena, x.rows, x.cols);
+    norm_linear(context, {product}, a, nullptr, {&weight});
+    context.each_row(x.rows, [&](int row, int) {
+        context.kernels.norm_add(x.row(row), product.row(row), norm ? norm->weight : nullptr,
+                                 norm ? norm->eps : 0.0f, x.cols);
+    });
+}
+
+void gate_up_product(Context& context, Matrix out, const Activations& acts, const Planes& gate,
+                     const Planes& up) {
+    const DecodedTiles decoded(context, {&gate, &up});
+    const Planes& larger = gate.tile_bytes > up.tile_bytes ? gate : up;
+    const int64_t size = chunk_tiles(context, larger, 2);
+    const int64_t stride = size * kTileRows, buffer = kMaxTileTokens * stride;
+    float* scratch = context.arena.array<float>(2 * buffer * context.num_threads());
+    const int64_t num_chunks = (gate.num_tiles + size - 1) / size;
+    context.pool.run(static_cast<int>(num_chunks), [&](int chunk, int thread) {
+        float* gates = scratch + 2 * buffer * thread;
+        float* ups = gates + buffer;
+        const int64_t begin = chunk * size, end = std::min(begin + size, gate.num_tiles);
+        const int64_t num_cols = std::min(end * kTileRows, out.cols) - begin * kTileRows;
+        for (int t = 0; t < acts.num_tiles(); t++) {
+            multiply(context, gate, acts, t, begin, end, decoded, thread, gates, stride);
+            multiply(context, up, acts, t, begin, end, decoded, thread, ups, stride);
+            for (int m = 0; m < acts.tile_tokens(t); m++) {
+                context.kernels.gelu_mul(gates + m * stride, ups + m * stride, num_cols,
+                                         out.row(acts.tile_begin(t) + m) + begin * kTileRows);
+            }
+        }
+    });
+}
+
+void gate_up(Context& context, Matrix out, Matrix x, Norm norm, const Planes& gate,
+             const Planes& up) {
+    const Activations acts = normed_activations(context, x, &norm, {&gate, &up});
+    gate_up_product(context, out, acts, gate, up);
+}
+
+void per_layer_step(Context& context, Matrix x, Matrix per_layer, const Planes& gate,
+                    const Planes& projection, Norm norm) {
+    const Matrix gated = scratch_matrix(context.arena, x.rows, per_layer.cols);
+    norm_linear(context, {gated}, x, nullptr, {&gate});
+    const Activations acts(context, {&projection}, x.rows, [&](int64_t row, float* scratch) {
+        context.kernels.gelu_mul(gated.row(row), per_layer.row(row), gated.cols, scratch);
+        return scratch;
+    });
+    const Matrix product = scratch_matrix(context.arena, x.rows, x.cols);
+    const Planes* weight = &projection;
+    multiply_all(context, &weight, &product, 1, acts);
+    context.each_row(x.rows, [&](int row, int) {
+        context.kernels.norm_add(x.row(row), product.row(row), norm.weight, norm.eps, x.cols);
+    });
+}
+
+void per_layer_inputs(Context& context, Matrix out, const RowSource& table, const int32_t* ids,
+                      int first_layer, Matrix x, const Planes& projection, Norm norm,
+                      int64_t values_per_layer) {
+    norm_linear(context, {out}, x, nullptr, {&projection});
+    const float projection_scale = 1.0f / std::sqrt(static_cast<float>(x.cols));
+    const float table_scale = std::sqrt(static_cast<float>(values_per_layer));
+    const int64_t scratch_size = out.cols + table.num_cols();
+    float* scratch = context.arena.array<float>(scratch_size * context.num_threads());
+    const Kernels& kernels = context.kernels;
+    context.each_row(out.rows, [&](int row, int thread) {
+        float* looked_up = scratch + thread * scratch_size;
+        float* y = out.row(row);
+        table.read(ids[row], first_layer * values_per_layer, out.cols, looked_up,
+                   looked_up + out.cols);
+        kernels.scale(y, projection_scale, out.cols);
+        for (int64_t i = 0; i < out.cols; i += values_per_layer) {
+            kernels.rms_norm(y + i, norm.weight, norm.eps, values_per_layer, y + i);
+        }
+        kernels.add_scaled(y, looked_up, table_scale, out.cols);
+        kernels.scale(y, 0.70710678118654752f, out.cols);
+    });
+}
+
+void logits(Context& context, Matrix out, Matrix hidden, const Planes& head, float softcap) {
+    norm_linear(context, {out}, hidden, nullptr, {&head});
+    if (softcap == 0.0f) return;
+    constexpr int64_t kPiece = 16384;
+    const int64_t pieces = (out.cols + kPiece - 1) / kPiece;
+    context.pool.run(static_cast<int>(out.rows * pieces), [&](int item, int) {
+        const int64_t begin = item % pieces * kPiece;
+        context.kernels.softcap(out.row(item / pieces) + begin, softcap,
+                                std::min(kPiece, out.cols - begin));
+    });
+}
+
+namespace {
+
+// The k largest (value, id) pairs seen, lower id first among equals, in descending order.
+class TopList {
+  public:
+    TopList(float* values, int32_t* ids, int capacity)
+        : values_(values), ids_(ids), capacity_(capacity) {}
+
+    void offer(float value, int32_t id) {
+        if (value != value) return;  // NaN has no place in an order
+        if (size_ == capacity_ && !before(value, id, values_[size_ - 1], ids_[size_ - 1])) return;
+        int i = size_ < capacity_ ? size_++ : size_ - 1;
+        for (; i > 0 && before(value, id, values_[i - 1], ids_[i - 1]); i--) {
+            values_[i] = values_[i - 1];
+            ids_[i] = ids_[i - 1];
+        }
+        values_[i] = value;
+        ids_[i] = id;
+    }
+    void offer_all(const float* values, int64_t count, int64_t first_id) {
+        for (int64_t i = 0; i < count; i++) {
+            if (size_ == capacity_ && values[i] < values_[size_ - 1]) continue;
+            offer(values[i], static_cast<int32_t>(first_id + i));
+        }
+    }
+    int size() const { return size_; }
+    float value(int i) const { return values_[i]; }
+    int32_t id(int i) const { return ids_[i]; }
+
+  private:
+    static bool before(float a, int32_t a_id, float b, int32_t b_id) {
+        return a > b || (a == b && a_id < b_id);
+    }
+
+    float* values_;
+    int32_t* ids_;
+    int capacity_;
+    int size_ = 0;
+};
+
+}  // namespace
+
+void top_logits(Context& context, int32_t* ids, float* values, int num_top, Matrix hidden,
+                const Planes& head, float softcap) {
+    const Activations acts = normed_activations(context, hidden, nullptr, {&head});
+    const DecodedTiles decoded(context, {&head});
+    const int64_t size = chunk_tiles(context, head, 1), stride = size * kTileRows;
+    const int64_t buffer = kMaxTileTokens * stride;
+    float* scratch = context.arena.array<float>(buffer * context.num_threads());
+    // A list per thread and row; which chunks a list saw depends on timing, their union does not.
+    const int64_t num_lists = context.num_threads() * hidden.rows;
+    float* list_values = context.arena.array<float>(num_lists * num_top);
+    int32_t* list_ids = context.arena.array<int32_t>(num_lists * num_top);
+    std::vector<TopList> lists;
+    for (int64_t i = 0; i < num_lists; i++) {
+        lists.emplace_back(list_values + i * num_top, list_ids + i * num_top, num_top);
+    }
+    const int64_t num_chunks = (head.num_tiles + size - 1) / size;
+    context.pool.run(static_cast<int>(num_chunks), [&](int chunk, int thread) {
+        float* out = scratch + buffer * thread;
+        const int64_t begin = chunk * size, end = std::min(begin + size, head.num_tiles);
+        const int64_t num_cols = std::min(end * kTileRows, head.num_rows) - begin * kTileRows;
+        for (int t = 0; t < acts.num_tiles(); t++) {
+            multiply(context, head, acts, t, begin, end, decoded, thread, out, stride);
+            for (int m = 0; m < acts.tile_tokens(t); m++) {
+                if (softcap != 0.0f) context.kernels.softcap(out + m * stride, softcap, num_cols);
+                lists[thread * hidden.rows + acts.tile_begin(t) + m].offer_all(
+                    out + m * stride, num_cols, begin * kTileRows);
+            }
+        }
+    });
+    for (int64_t row = 0; row < hidden.rows; row++) {
+        std::fill_n(values + row * num_top, num_top, -INFINITY);
+        std::fill_n(ids + row * num_top, num_top, 0);
+        TopList best(values + row * num_top, ids + row * num_top, num_top);
+        for (int thread = 0; thread < context.num_threads(); thread++) {
+            const TopList& list = lists[thread * hidden.rows + row];
+            for (int i = 0; i < list.size(); i++) best.offer(list.value(i), list.id(i));
+        }
+    }
+}
+
+}  // namespace culet

@@ -1,0 +1,391 @@
+#include "planes.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace culet {
+namespace {
+
+using ggml::CodeForm;
+using ggml::MinForm;
+using ggml::PlaneForm;
+
+uint32_t load32(const uint8_t* p) {
+    uint32_t x;
+    std::memcpy(&x, p, 4);
+    return x;
+}
+void store32(uint8_t* p, uint32_t x) { std::memcpy(p, &x, 4); }
+
+// ---- codes of one row and block: a dword holds the codes of a quad -----------------------------
+constexpr int kVectorBytes = 64;
+
+void pack_codes(int code_bits, const uint8_t* codes, uint8_t* block, int row) {
+    uint32_t quad[8];
+    for (int j = 0; j < 8; j++) quad[j] = load32(codes + 4 * j);
+    uint8_t* p = block + 4 * row;
+    if (code_bits == 8) {
+        for (int j = 0; j < 8; j++) store32(p + j * kVectorBytes, quad[j]);
+        return;
+    }
+    if (code_bits >= 4) {
+        for (int j = 0; j < 4; j++) {
+            const uint32_t low = quad[j] & 0x0f0f0f0f, high = quad[j + 4] & 0x0f0f0f0f;
+            store32(p + j * kVectorBytes, low | high << 4);
+        }
+        p += 4 * kVectorBytes;
+        for (uint32_t& q : quad) q >>= 4;
+    }
+    if (code_bits == 6 || code_bits < 4) {
+        for (int v = 0; v < 2; v++) {
+            uint32_t packed = 0;
+            for (int i = 0; i < 4; i++) packed |= (quad[4 * v + i] & 0x03030303) << (2 * i);
+            store32(p + v * kVectorBytes, packed);
+        }
+        p += 2 * kVectorBytes;
+        for (uint32_t& q : quad) q >>= 2;
+    }
+    if (code_bits == 5 || code_bits == 3) {
+        uint32_t packed = 0;
+        for (int j = 0; j < 8; j++) packed |= (quad[j] & 0x01010101) << j;
+        store32(p, packed);
+    }
+}
+
+void unpack_codes(int code_bits, const uint8_t* block, int row, uint8_t* codes) {
+    uint32_t quad[8] = {};
+    const uint8_t* p = block + 4 * row;
+    int shift = 0;  // of the next part within a code
+    if (code_bits == 8) {
+        for (int j = 0; j < 8; j++) quad[j] = load32(p + j * kVectorBytes);
+    }
+    if (code_bits >= 4 && code_bits < 8) {
+        for (int j = 0; j < 4; j++) {
+            const uint32_t x = load32(p + j * kVectorBytes);
+            quad[j] = x & 0x0f0f0f0f;
+            quad[j + 4] = x >> 4 & 0x0f0f0f0f;
+        }
+        p += 4 * kVectorBytes;
+        shift = 4;
+    }
+    if (code_bits == 6 || code_bits < 4) {
+        for (int j = 0; j < 8; j++) {
+            const uint32_t x = load32(p + j / 4 * kVectorBytes) >> (2 * (j % 4));
+            quad[j] |= (x & 0x03030303) << shift;
+        }
+        p += 2 * kVectorBytes;
+        shift += 2;
+    }
+    if (code_bits == 5 || code_bits == 3) {
+        const uint32_t x = load32(p);
+        for (int j = 0; j < 8; j++) quad[j] |= (x >> j & 0x01010101) << shift;
+    }
+    for (int j = 0; j < 8; j++) store32(codes + 4 * j, quad[j]);
+}
+
+// ---- which layout a form has ---------------------------------------------------------------------
+bool fits(const QuantLayout& layout, const PlaneForm& form) {
+    const int offset = layout.codebook || layout.offset_log2 < 0 ? 0 : 1 << layout.offset_log2;
+    return layout.code_bits == form.code_bits &&
+           layout.codebook == (form.code == CodeForm::codebook) && offset == form.offset &&
+           layout.scale == form.scale && layout.mins == (form.min != MinForm::none) &&
+           (form.sub_group == 0 || layout.sub_group == form.sub_group);
+}
+
+LayoutId layout_of(const PlaneForm& form) {
+    for (int id = kFirstQuantLayout; id < kNumLayouts; id++) {
+        if (fits(quant_layout(static_cast<LayoutId>(id)), form)) return static_cast<LayoutId>(id);
+    }
+    return LayoutId::f32;  // not reached: the table of forms is fixed, and a test encodes them all
+}
+
+// ---- encoding ------------------------------------------------------------------------------------
+// Room for the plane content of one row.
+struct RowBuffers {
+    std::vector<uint8_t> codes;
+    std::vector<uint16_t> f16_scales, f16_mins;
+    std::vector<int8_t> sub_scales;
+    std::vector<uint8_t> sub_mins;
+
+    explicit RowBuffers(int64_t padded_cols)
+        : codes(padded_cols),
+          f16_scales(padded_cols / 16),
+          f16_mins(padded_cols / 16),
+          sub_scales(padded_cols / 16),
+          sub_mins(padded_cols / 16) {}
+    ggml::PlaneRow pointers() {
+        return {codes.data(), f16_scales.data(), f16_mins.data(), sub_scales.data(),
+                sub_mins.data()};
+    }
+};
+
+void write_f16(uint8_t* entry, int row, uint16_t value) { std::memcpy(entry + 2 * row, &value, 2); }
+
+void encode_quant_row(const Planes& planes, const RowBuffers& row, int r, uint8_t* tile) {
+    const QuantLayout& q = quant_layout(planes.layout);
+    const int64_t num_blocks = planes.num_cols / kBlockValues;
+    const int entry = q.scale_entry_bytes(), groups = q.unit_sub_groups();
+    for (int u = 0; u < planes.num_units; u++) {
+        uint8_t* unit = tile + int64_t{u} * q.unit_bytes();
+        for (int b = 0; b < q.unit_blocks(); b++) {
+            const int64_t block = int64_t{u} * q.unit_blocks() + b;
+            if (block >= num_blocks) break;  // zero codes and scales, as the memory is
+            pack_codes(q.code_bits, row.codes.data() + block * kBlockValues,
+                       unit + b * q.block_code_bytes(), r);
+        }
+        for (int g = 0; g < groups; g++) {
+            const int64_t group = int64_t{u} * groups + g;
+            if (group * q.sub_group >= planes.num_cols) break;
+            uint8_t* scale = unit + q.scales_offset() + g * entry;
+            uint8_t* min = unit + q.mins_offset() + g * entry;
+            if (q.scale == ScaleForm::f16) {
+                write_f16(scale, r, row.f16_scales[group]);
+                if (q.mins) write_f16(min, r, row.f16_mins[group]);
+            } else {
+                scale[r] = static_cast<uint8_t>(row.sub_scales[group]);
+                if (q.mins) min[r] = row.sub_mins[group];
+            }
+        }
+        if (q.sub_scales()) {
+            write_f16(unit + q.super_offset(), r, row.f16_scales[u]);
+            if (q.mins) write_f16(unit + q.super_offset() + 32, r, row.f16_mins[u]);
+        }
+    }
+}
+
+void encode_quant_tile(Planes& planes, const uint8_t* rows, int64_t row_bytes, int64_t tile,
+                       RowBuffers& buffers) {
+    uint8_t* out = planes.memory.data() + tile * planes.tile_bytes;
+    for (int r = 0; r < kTileRows; r++) {
+        const int64_t row = tile * kTileRows + r;
+        if (row >= planes.num_rows) return;
+        ggml::canonical_row(planes.form->ggml_id, rows + row * row_bytes, planes.num_cols,
+                            buffers.pointers());
+        encode_quant_row(planes, buffers, r, out);
+    }
+}
+
+float float_value(CodeForm code, const uint8_t* p) {
+    if (code == CodeForm::f32) return std::bit_cast<float>(load32(p));
+    if (code == CodeForm::f64) {
+        double x;
+        std::memcpy(&x, p, 8);
+        return static_cast<float>(x);
+    }
+    uint16_t bits;
+    std::memcpy(&bits, p, 2);
+    return code == CodeForm::f16 ? ggml::f16_value(bits) : ggml::bf16_value(bits);
+}
+
+void encode_float_tile(Planes& planes, const uint8_t* rows, int64_t row_bytes, int64_t tile) {
+    const int value_bytes = planes.form->block_bytes;
+    uint8_t* out = planes.memory.data() + tile * planes.tile_bytes;
+    for (int r = 0; r < kTileRows; r++) {
+        const int64_t row = tile * kTileRows + r;
+        if (row >= planes.num_rows) return;
+        const uint8_t* p = rows + row * row_bytes;
+        for (int64_t k = 0; k < planes.num_cols; k++, p += value_bytes) {
+            if (planes.layout == LayoutId::f16) {
+                std::memcpy(out + (k * kTileRows + r) * 2, p, 2);
+                continue;
+            }
+            const uint32_t bits = std::bit_cast<uint32_t>(float_value(planes.form->code, p));
+            if (planes.layout == LayoutId::f32) {
+                store32(out + (k * kTileRows + r) * 4, bits);
+            } else {
+                const uint16_t upper = static_cast<uint16_t>(bits >> 16);
+                std::memcpy(out + ((k / 2 * kTileRows + r) * 2 + k % 2) * 2, &upper, 2);
+            }
+        }
+    }
+}
+
+// bf16 if all values are; F16 stays f16; else f32. False where a double is not a float.
+bool float_layout(Pool& pool, const PlaneForm& form, const uint8_t* rows, int64_t num_values,
+                  LayoutId* layout) {
+    if (form.code == CodeForm::bf16) {
+        *layout = LayoutId::bf16;
+        return true;
+    }
+    std::atomic<bool> all_bf16{true}, exact{true};
+    constexpr int64_t kSlice = 1 << 16;
+    pool.run(static_cast<int>((num_values + kSlice - 1) / kSlice), [&](int slice, int) {
+        const int64_t end = std::min(num_values, (slice + 1) * kSlice);
+        uint32_t low_bits = 0;
+        for (int64_t i = slice * kSlice; i < end; i++) {
+            const uint8_t* p = rows + i * form.block_bytes;
+            const float x = float_value(form.code, p);
+            low_bits |= std::bit_cast<uint32_t>(x) & 0xffff;
+            if (form.code == CodeForm::f64) {
+                double wide;
+                std::memcpy(&wide, p, 8);
+                if (static_cast<double>(x) != wide && !std::isnan(wide)) exact = false;
+            }
+        }
+        if (low_bits != 0) all_bf16 = false;
+    });
+    *layout = all_bf16 ? LayoutId::bf16 : form.code == CodeForm::f16 ? LayoutId::f16 : LayoutId::f32;
+    return exact;
+}
+
+// ---- decoding ------------------------------------------------------------------------------------
+float group_scale(const QuantLayout& q, const Planes& planes, const uint8_t* unit, int g, int r) {
+    const uint8_t* entry = unit + q.scales_offset() + g * q.scale_entry_bytes();
+    uint16_t f16;
+    switch (q.scale) {
+        case ScaleForm::f16:
+            std::memcpy(&f16, entry + 2 * r, 2);
+            return ggml::f16_value(f16);
+        case ScaleForm::f16_times_int:
+            std::memcpy(&f16, unit + q.super_offset() + 2 * r, 2);
+            return ggml::f16_value(f16) * planes.sub_factor *
+                   static_cast<float>(static_cast<int8_t>(entry[r]));
+        case ScaleForm::e8m0:
+            return ggml::e8m0_half_value(entry[r]);
+        default:
+            return ggml::ue4m3_half_value(entry[r]);
+    }
+}
+
+// The amount added to scale * code.
+float group_min(const QuantLayout& q, const uint8_t* unit, int g, int r) {
+    if (!q.mins) return 0.0f;
+    const uint8_t* entry = unit + q.mins_offset() + g * q.scale_entry_bytes();
+    uint16_t f16;
+    if (q.scale == ScaleForm::f16) {
+        std::memcpy(&f16, entry + 2 * r, 2);
+        return ggml::f16_value(f16);
+    }
+    std::memcpy(&f16, unit + q.super_offset() + 32 + 2 * r, 2);
+    return -(ggml::f16_value(f16) * static_cast<float>(entry[r]));
+}
+
+// Values of one row of a unit, `step` apart.
+void decode_unit_row(const Planes& planes, const uint8_t* unit, int r, float* out, int64_t step) {
+    const QuantLayout& q = quant_layout(planes.layout);
+    const float offset =
+        q.codebook || q.offset_log2 < 0 ? 0.0f : static_cast<float>(1 << q.offset_log2);
+    const bool scaled = planes.out_factor != 1.0f;
+    uint8_t codes[kBlockValues];
+    for (int b = 0; b < q.unit_blocks(); b++) {
+        unpack_codes(q.code_bits, unit + b * q.block_code_bytes(), r, codes);
+        for (int i = 0; i < kBlockValues; i += q.sub_group) {
+            const int g = (b * kBlockValues + i) / q.sub_group;
+            const float scale = group_scale(q, planes, unit, g, r);
+            const float min = group_min(q, unit, g, r);
+            for (int k = i; k < i + q.sub_group; k++, out += step) {
+                const float code = q.codebook ? static_cast<float>(planes.codebook[codes[k]]) - 128.0f
+                                              : static_cast<float>(codes[k]) - offset;
+                const float value = q.mins ? scale * code + min : scale * code;
+                *out = scaled ? value * planes.out_factor : value;
+            }
+        }
+    }
+}
+
+float float_tile_value(const Planes& planes, const uint8_t* tile, int r, int64_t k) {
+    uint16_t bits;
+    switch (planes.layout) {
+        case LayoutId::f32:
+            return std::bit_cast<float>(load32(tile + (k * kTileRows + r) * 4));
+        case LayoutId::f16:
+            std::memcpy(&bits, tile + (k * kTileRows + r) * 2, 2);
+            return ggml::f16_value(bits);
+        default:
+            std::memcpy(&bits, tile + ((k / 2 * kTileRows + r) * 2 + k % 2) * 2, 2);
+            return ggml::bf16_value(bits);
+    }
+}
+
+}  // namespace
+
+bool encode_planes(Pool& pool, int ggml_id, const uint8_t* rows, int64_t num_rows, int64_t num_cols,
+                   float out_factor, Planes* planes) {
+    const PlaneForm* form = ggml::plane_form(ggml_id);
+    planes->form = form;
+    planes->num_rows = num_rows;
+    planes->num_cols = num_cols;
+    planes->sub_factor = std::ldexp(1.0f, form->factor_log2);
+    planes->out_factor = out_factor;
+    planes->codebook.fill(0);
+    if (form->codebook) {
+        for (int i = 0; i < 1 << form->code_bits; i++) {
+            planes->codebook[i] = static_cast<uint8_t>(form->codebook[i] + 128);
+        }
+    }
+    const bool quantised = form->code == CodeForm::linear || form->code == CodeForm::codebook;
+    if (quantised) {
+        planes->layout = layout_of(*form);
+    } else if (!float_layout(pool, *form, rows, num_rows * num_cols, &planes->layout)) {
+        return false;
+    }
+    const int64_t values = unit_values(planes->layout);
+    planes->num_units = static_cast<int>((num_cols + values - 1) / values);
+    planes->tile_bytes = int64_t{planes->num_units} * unit_bytes(planes->layout);
+    planes->num_tiles = (num_rows + kTileRows - 1) / kTileRows;
+    // The kernels prefetch past the end, which is harmless, but never read there.
+    planes->memory = Memory(planes->num_tiles * planes->tile_bytes);
+
+    const int64_t row_bytes = ggml::row_bytes(*form, num_cols);
+    std::vector<RowBuffers> buffers;
+    for (int t = 0; quantised && t < pool.num_threads(); t++) {
+        buffers.emplace_back(planes->padded_cols());
+    }
+    pool.run(static_cast<int>(planes->num_tiles), [&](int tile, int thread) {
+        if (quantised) {
+            encode_quant_tile(*planes, rows, row_bytes, tile, buffers[thread]);
+        } else {
+            encode_float_tile(*planes, rows, row_bytes, tile);
+        }
+    });
+    return true;
+}
+
+void decode_planes_row(const Planes& planes, int64_t row, float* out) {
+    const uint8_t* tile = planes.tile(row / kTileRows);
+    const int r = static_cast<int>(row % kTileRows);
+    if (!is_quantised(planes.layout)) {
+        for (int64_t k = 0; k < planes.num_cols; k++) {
+            out[k] = float_tile_value(planes, tile, r, k) * planes.out_factor;
+        }
+        return;
+    }
+    const QuantLayout& q = quant_layout(planes.layout);
+    const int values = q.unit_values();
+    float rest[256];
+    for (int u = 0; u < planes.num_units; u++) {
+        const uint8_t* unit = tile + int64_t{u} * q.unit_bytes();
+        const int64_t begin = int64_t{u} * values, left = planes.num_cols - begin;
+        if (left >= values) {
+            decode_unit_row(planes, unit, r, out + begin, 1);
+        } else {
+            decode_unit_row(planes, unit, r, rest, 1);
+            std::memcpy(out + begin, rest, left * sizeof(float));
+        }
+    }
+}
+
+void decode_planes_tile(const Planes& planes, int64_t tile, float* out) {
+    const uint8_t* p = planes.tile(tile);
+    if (!is_quantised(planes.layout)) {
+        for (int64_t k = 0; k < planes.padded_cols(); k++) {
+            for (int r = 0; r < kTileRows; r++) {
+                out[k * kTileRows + r] = float_tile_value(planes, p, r, k) * planes.out_factor;
+            }
+        }
+        return;
+    }
+    const QuantLayout& q = quant_layout(planes.layout);
+    for (int u = 0; u < planes.num_units; u++) {
+        for (int r = 0; r < kTileRows; r++) {
+            float* column = out + int64_t{u} * q.unit_values() * kTileRows + r;
+            decode_unit_row(planes, p + int64_t{u} * q.unit_bytes(), r, column, kTileRows);
+        }
+    }
+}
+
+}  // namespace culet
