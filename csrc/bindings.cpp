@@ -6,4 +6,5 @@ NB_MODULE(_native, m) {
     culet::bind_ggml_blocks(m);
     culet::bind_string_table(m);
     culet::bind_bpe(m);
+    culet::bind_cpu(m);
 }

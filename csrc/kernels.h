@@ -26,8 +26,8 @@ constexpr int kNumEncodings = 3;
 // Beside the int8 codes of one row and block. Sums are negated: offsets and mins subtract them.
 struct BlockSums {
     float scale;
-    int32_t negative_sum;            // of all 32 codes
-    int32_t negative_half_sum[2];    // of codes 0..15 and 16..31
+    int32_t negative_sum;          // of all 32 codes
+    int32_t negative_half_sum[2];  // of codes 0..15 and 16..31
 };
 
 constexpr int encoded_block_bytes(Encoding encoding) {
@@ -43,15 +43,15 @@ struct MatmulArgs {
     const uint8_t* tiles;  // first weight tile
     int64_t tile_bytes;
     int num_tiles;
-    int num_units;         // units in a tile
-    int num_rows;          // weight rows from the first tile on; the last tile may have fewer than 16
+    int num_units;  // units in a tile
+    int num_rows;   // weight rows from the first tile on; the last tile may have fewer than 16
     const uint8_t* codebook;  // 16 bytes, value + 128; or null
-    float sub_factor;      // power of two on every f16 d of layouts with integer sub-scales
-    float out_factor;      // on every result (NVFP4's scale of the tensor)
-    const uint8_t* acts;   // one encoded activation tile
-    int padded_tokens;     // rows it was encoded for
-    int num_tokens;        // rows to compute
-    float* out;            // [num_tokens][out_stride], first weight row at 0
+    float sub_factor;         // power of two on every f16 d of layouts with integer sub-scales
+    float out_factor;         // on every result (NVFP4's scale of the tensor)
+    const uint8_t* acts;      // one encoded activation tile
+    int padded_tokens;        // rows it was encoded for
+    int num_tokens;           // rows to compute
+    float* out;               // [num_tokens][out_stride], first weight row at 0
     int64_t out_stride;
 };
 using MatmulFn = void (*)(const MatmulArgs&);

@@ -34,8 +34,8 @@ constexpr int kBlockValues = 32;
 struct QuantLayout {
     int code_bits;
     bool codebook;    // codes index a table of int8 values
-    int offset_log2;  // value = code - 2^offset_log2; -1: no offset. With a codebook, 7: tables hold
-                      // value + 128
+    int offset_log2;  // value = code - 2^offset_log2; -1: no offset. With a codebook, 7: tables
+                      // hold value + 128
     ggml::ScaleForm scale;
     int sub_group;  // 16 or 32: values that share one scale inside a block
     bool mins;
@@ -65,7 +65,7 @@ enum class LayoutId : uint8_t {
     f32,
     f16,
     bf16,
-    q4_0,      // also the index of the first quantised layout
+    q4_0,  // also the index of the first quantised layout
     q4_1,
     q5_0,
     q5_1,

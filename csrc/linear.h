@@ -30,7 +30,7 @@ Encoding encoding_of(const Context& context, const Planes& weight);
 
 // Rows of activations, encoded once for all weights that read them.
 class Activations {
-  public:
+public:
     // `source(row, scratch)` gives a pointer to the k values of a row, which may be at scratch
     // (k floats). It is called once a row, from any thread.
     template <class Source>
@@ -39,8 +39,8 @@ class Activations {
         : Activations(context, weights.begin(), weights.size(), num_rows, source) {}
 
     template <class Source>
-    Activations(Context& context, const Planes* const* weights, size_t num_weights, int64_t num_rows,
-                Source&& source)
+    Activations(Context& context, const Planes* const* weights, size_t num_weights,
+                int64_t num_rows, Source&& source)
         : num_rows_(num_rows), k_(weights[0]->num_cols) {
         for (size_t i = 0; i < num_weights; i++) need(encoding_of(context, *weights[i]));
         allocate(context);
@@ -62,7 +62,7 @@ class Activations {
         return streams_[e] + tile * tile_bytes_[e];
     }
 
-  private:
+private:
     void need(Encoding encoding) { needed_[static_cast<int>(encoding)] = true; }
     void allocate(Context& context);
     void encode_row(Context& context, int64_t row, const float* x);
@@ -85,7 +85,8 @@ struct DecodedTiles {
     DecodedTiles(Context& context, const Planes* const* weights, size_t num_weights);
 };
 
-// out[token][row - 16 * tile_begin] of one activation tile with weight tiles [tile_begin, tile_end).
+// out[token][row - 16 * tile_begin] of one activation tile with weight tiles [tile_begin,
+// tile_end).
 void multiply(const Context& context, const Planes& weight, const Activations& acts, int act_tile,
               int64_t tile_begin, int64_t tile_end, const DecodedTiles& decoded, int thread,
               float* out, int64_t out_stride);

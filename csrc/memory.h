@@ -10,12 +10,13 @@
 namespace culet {
 
 class Memory {
-  public:
+public:
     Memory() = default;
     // std::bad_alloc if the system refuses.
     explicit Memory(int64_t num_bytes) : num_bytes_(num_bytes) {
         if (num_bytes == 0) return;
-        void* p = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void* p =
+            mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (p == MAP_FAILED) throw std::bad_alloc();
         data_ = static_cast<uint8_t*>(p);
 #if defined(MADV_HUGEPAGE)
@@ -36,7 +37,7 @@ class Memory {
     uint8_t* data() const { return data_; }
     int64_t num_bytes() const { return num_bytes_; }
 
-  private:
+private:
     uint8_t* data_ = nullptr;
     int64_t num_bytes_ = 0;
 };

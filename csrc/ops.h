@@ -11,7 +11,7 @@ namespace culet {
 
 // Something that rows of float32 are looked up in.
 class RowSource {
-  public:
+public:
     virtual ~RowSource() = default;
     // out[count] = values [first, first + count) of a row; scratch holds a whole row.
     virtual void read(int64_t row, int64_t first, int64_t count, float* out,
@@ -21,25 +21,25 @@ class RowSource {
 };
 
 class PlanesRows : public RowSource {
-  public:
+public:
     explicit PlanesRows(const Planes& planes) : planes_(planes) {}
     void read(int64_t row, int64_t first, int64_t count, float* out, float* scratch) const override;
     int64_t num_rows() const override { return planes_.num_rows; }
     int64_t num_cols() const override { return planes_.num_cols; }
 
-  private:
+private:
     const Planes& planes_;
 };
 
 // Rows of stored ggml blocks, decoded as they are read.
 class StoredRows : public RowSource {
-  public:
+public:
     StoredRows(int ggml_id, const uint8_t* data, int64_t num_rows, int64_t num_cols, float factor);
     void read(int64_t row, int64_t first, int64_t count, float* out, float* scratch) const override;
     int64_t num_rows() const override { return num_rows_; }
     int64_t num_cols() const override { return num_cols_; }
 
-  private:
+private:
     const ggml::PlaneForm* form_;
     const uint8_t* data_;
     int64_t num_rows_, num_cols_, row_bytes_;
@@ -55,7 +55,8 @@ struct Norm {
 void embed(Context&, Matrix out, const RowSource& table, const int32_t* ids, float scale);
 void gather_rows(Context&, Matrix out, Matrix x, const int32_t* rows);
 void scatter_rows(Context&, Matrix x, Matrix values, const int32_t* rows);
-void rope_table(Context&, Matrix cos, Matrix sin, const int32_t* positions, const float* frequencies);
+void rope_table(Context&, Matrix cos, Matrix sin, const int32_t* positions,
+                const float* frequencies);
 void rms_norm(Context&, Matrix out, Matrix x, Norm norm);
 void scale(Context&, Matrix x, float factor);
 

@@ -39,7 +39,7 @@ struct Partial {
 };
 
 class Attention {
-  public:
+public:
     Attention(Context& context, Matrix out, Matrix q, const KvStore& kv, const PageTableView& pages,
               int64_t window, float scale)
         : context_(context),
@@ -64,7 +64,7 @@ class Attention {
         }
     }
 
-  private:
+private:
     // ---- shapes --------------------------------------------------------------------------------
     int tile_rows() const { return kernels_.max_tile_tokens; }
     int max_rows() const {  // of a unit, with every query tile padded to its full size
@@ -115,7 +115,8 @@ class Attention {
         }
     }
 
-    // ---- one unit, one segment -------------------------------------------------------------------
+    // ---- one unit, one segment
+    // -------------------------------------------------------------------
     void load_queries(const Unit& unit, uint8_t* queries) {
         for (int t = 0; t < num_query_tiles(unit); t++) {
             uint8_t* tile = queries + t * query_tile_bytes();
@@ -123,9 +124,9 @@ class Attention {
             for (int m = 0; m < padded; m++) {
                 const int row = t * tile_rows() + m;
                 const int head = unit.head * group_ + row % group_;
-                const float* q = m < rows ? q_.row(unit.first_row + row / group_) +
-                                                head * kv_.head_dim
-                                          : nullptr;
+                const float* q = m < rows
+                                     ? q_.row(unit.first_row + row / group_) + head * kv_.head_dim
+                                     : nullptr;
                 kernels_.load_q(q, q ? kv_.head_dim : 0, kv_.stored_dim, scale_, bf16_, padded, m,
                                 tile);
             }
@@ -135,7 +136,8 @@ class Attention {
     // Calls body(first token within the segment, stored K tile, stored V tile) for the tiles of a
     // segment that hold tokens in [begin, end).
     template <class Body>
-    void each_tile(const Unit& unit, int64_t segment_begin, int64_t begin, int64_t end, Body&& body) {
+    void each_tile(const Unit& unit, int64_t segment_begin, int64_t begin, int64_t end,
+                   Body&& body) {
         const int step = kv_.tile_tokens;
         for (int64_t token = begin / step * step; token < end; token += step) {
             const int64_t page = pages_.page_of(unit.seq, token);
@@ -168,40 +170,42 @@ class Attention {
         const int64_t end = std::min(unit.seen_end, segment_begin + kSegmentTokens);
         const int64_t dim = kv_.stored_dim, stride = score_stride();
         const int num_tiles = num_query_tiles(unit);
-        each_tile(unit, segment_begin, begin, end, [&](int offset, const uint8_t* k, const uint8_t*) {
-            const void* keys = k;
-            if (!bf16_ || kv_.type != KvType::bf16) {
-                kernels_.load_k(kv_.type, k, dim, bf16_, scratch.tile);
-                keys = scratch.tile;
-            }
-            const int64_t token = segment_begin + offset;
-            for (int t = 0; t < num_tiles; t++) {
-                if (!sees(unit, t, token, token + kv_.tile_tokens)) continue;
-                kernels_.qk(queries + t * query_tile_bytes(), keys, dim, bf16_,
-                            padded_tokens(query_tile_rows(unit, t)),
-                            scratch.scores + t * tile_rows() * stride + offset, stride);
-            }
-        });
+        each_tile(unit, segment_begin, begin, end,
+                  [&](int offset, const uint8_t* k, const uint8_t*) {
+                      const void* keys = k;
+                      if (!bf16_ || kv_.type != KvType::bf16) {
+                          kernels_.load_k(kv_.type, k, dim, bf16_, scratch.tile);
+                          keys = scratch.tile;
+                      }
+                      const int64_t token = segment_begin + offset;
+                      for (int t = 0; t < num_tiles; t++) {
+                          if (!sees(unit, t, token, token + kv_.tile_tokens)) continue;
+                          kernels_.qk(queries + t * query_tile_bytes(), keys, dim, bf16_,
+                                      padded_tokens(query_tile_rows(unit, t)),
+                                      scratch.scores + t * tile_rows() * stride + offset, stride);
+                      }
+                  });
         for (int row = 0; row < num_tiles * tile_rows(); row++) {
             soften(unit, row, segment_begin, scratch.scores + row * stride, out.max + row,
                    out.sum + row);
         }
         std::memset(out.mixed, 0, num_tiles * tile_rows() * dim * sizeof(float));
-        each_tile(unit, segment_begin, begin, end, [&](int offset, const uint8_t*, const uint8_t* v) {
-            const void* values = v;
-            if (!bf16_ || kv_.type != KvType::bf16) {
-                kernels_.load_v(kv_.type, v, dim, bf16_, scratch.tile);
-                values = scratch.tile;
-            }
-            const int64_t token = segment_begin + offset;
-            for (int t = 0; t < num_tiles; t++) {
-                if (!sees(unit, t, token, token + kv_.tile_tokens)) continue;
-                kernels_.pv(scratch.scores + t * tile_rows() * stride + offset, stride,
-                            kv_.tile_tokens, values, dim, bf16_,
-                            padded_tokens(query_tile_rows(unit, t)),
-                            out.mixed + t * tile_rows() * dim);
-            }
-        });
+        each_tile(unit, segment_begin, begin, end,
+                  [&](int offset, const uint8_t*, const uint8_t* v) {
+                      const void* values = v;
+                      if (!bf16_ || kv_.type != KvType::bf16) {
+                          kernels_.load_v(kv_.type, v, dim, bf16_, scratch.tile);
+                          values = scratch.tile;
+                      }
+                      const int64_t token = segment_begin + offset;
+                      for (int t = 0; t < num_tiles; t++) {
+                          if (!sees(unit, t, token, token + kv_.tile_tokens)) continue;
+                          kernels_.pv(scratch.scores + t * tile_rows() * stride + offset, stride,
+                                      kv_.tile_tokens, values, dim, bf16_,
+                                      padded_tokens(query_tile_rows(unit, t)),
+                                      out.mixed + t * tile_rows() * dim);
+                      }
+                  });
     }
 
     // Scores of one row become shares; a row that sees nothing of the segment, or only pads its
@@ -250,7 +254,8 @@ class Attention {
         }
     }
 
-    // ---- order of work -----------------------------------------------------------------------------
+    // ---- order of work
+    // -----------------------------------------------------------------------------
     void run_by_unit(int num_units) {
         const int num_threads = context_.num_threads();
         std::vector<Scratch> scratch;
@@ -371,8 +376,8 @@ void attention_inputs(Context& context, const AttentionInputs& in, KvStore* kv,
     });
 }
 
-void attention(Context& context, Matrix out, Matrix q, const KvStore& kv, const PageTableView& pages,
-               int64_t window, float scale) {
+void attention(Context& context, Matrix out, Matrix q, const KvStore& kv,
+               const PageTableView& pages, int64_t window, float scale) {
     Attention(context, out, q, kv, pages, window, scale).run();
 }
 

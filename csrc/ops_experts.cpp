@@ -1,5 +1,5 @@
-// Gemma 4's dense-beside-routed MLP: rows are gathered per expert, so that each expert's weights are
-// read once for all of its tokens.
+// Gemma 4's dense-beside-routed MLP: rows are gathered per expert, so that each expert's weights
+// are read once for all of its tokens.
 #include <algorithm>
 #include <cstring>
 
@@ -87,6 +87,7 @@ Matrix routed(Context& context, Matrix x, const Experts& experts, Norm experts_n
             shares.push_back(routing.shares[i]);
         }
         if (rows.empty()) continue;
+        const Arena::Scope scope(context.arena);
         const int64_t count = static_cast<int64_t>(rows.size());
         const Matrix inputs = scratch_matrix(context.arena, count, x.cols);
         const Matrix results = scratch_matrix(context.arena, count, x.cols);

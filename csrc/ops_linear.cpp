@@ -117,7 +117,7 @@ namespace {
 
 // The k largest (value, id) pairs seen, lower id first among equals, in descending order.
 class TopList {
-  public:
+public:
     TopList(float* values, int32_t* ids, int capacity)
         : values_(values), ids_(ids), capacity_(capacity) {}
 
@@ -142,7 +142,7 @@ class TopList {
     float value(int i) const { return values_[i]; }
     int32_t id(int i) const { return ids_[i]; }
 
-  private:
+private:
     static bool before(float a, int32_t a_id, float b, int32_t b_id) {
         return a > b || (a == b && a_id < b_id);
     }

@@ -87,7 +87,8 @@ void unpack_codes(int code_bits, const uint8_t* block, int row, uint8_t* codes) 
     for (int j = 0; j < 8; j++) store32(codes + 4 * j, quad[j]);
 }
 
-// ---- which layout a form has ---------------------------------------------------------------------
+// ---- which layout a form has
+// ---------------------------------------------------------------------
 bool fits(const QuantLayout& layout, const PlaneForm& form) {
     const int offset = layout.codebook || layout.offset_log2 < 0 ? 0 : 1 << layout.offset_log2;
     return layout.code_bits == form.code_bits &&
@@ -103,8 +104,9 @@ LayoutId layout_of(const PlaneForm& form) {
     return LayoutId::f32;  // not reached: the table of forms is fixed, and a test encodes them all
 }
 
-// ---- encoding ------------------------------------------------------------------------------------
-// Room for the plane content of one row.
+// ---- encoding
+// ------------------------------------------------------------------------------------ Room for the
+// plane content of one row.
 struct RowBuffers {
     std::vector<uint8_t> codes;
     std::vector<uint16_t> f16_scales, f16_mins;
@@ -228,11 +230,14 @@ bool float_layout(Pool& pool, const PlaneForm& form, const uint8_t* rows, int64_
         }
         if (low_bits != 0) all_bf16 = false;
     });
-    *layout = all_bf16 ? LayoutId::bf16 : form.code == CodeForm::f16 ? LayoutId::f16 : LayoutId::f32;
+    *layout = all_bf16                     ? LayoutId::bf16
+              : form.code == CodeForm::f16 ? LayoutId::f16
+                                           : LayoutId::f32;
     return exact;
 }
 
-// ---- decoding ------------------------------------------------------------------------------------
+// ---- decoding
+// ------------------------------------------------------------------------------------
 float group_scale(const QuantLayout& q, const Planes& planes, const uint8_t* unit, int g, int r) {
     const uint8_t* entry = unit + q.scales_offset() + g * q.scale_entry_bytes();
     uint16_t f16;
@@ -278,8 +283,9 @@ void decode_unit_row(const Planes& planes, const uint8_t* unit, int r, float* ou
             const float scale = group_scale(q, planes, unit, g, r);
             const float min = group_min(q, unit, g, r);
             for (int k = i; k < i + q.sub_group; k++, out += step) {
-                const float code = q.codebook ? static_cast<float>(planes.codebook[codes[k]]) - 128.0f
-                                              : static_cast<float>(codes[k]) - offset;
+                const float code = q.codebook
+                                       ? static_cast<float>(planes.codebook[codes[k]]) - 128.0f
+                                       : static_cast<float>(codes[k]) - offset;
                 const float value = q.mins ? scale * code + min : scale * code;
                 *out = scaled ? value * planes.out_factor : value;
             }

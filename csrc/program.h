@@ -2,6 +2,7 @@
 // run (threads, kernels, scratch memory), not what any of them does.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -15,17 +16,16 @@
 
 namespace culet {
 
-// Scratch memory of the command that runs: handed out until reset, then all at once free again.
+// Scratch memory of the command that runs: handed out in order, taken back by scope or all at once.
 class Arena {
-  public:
+public:
     // At least num_bytes, aligned to 64; contents undefined.
     uint8_t* bytes(int64_t num_bytes) {
         num_bytes = (num_bytes + 63) / 64 * 64;
-        needed_ += num_bytes;
-        if (used_ + num_bytes <= block_.num_bytes()) {
-            used_ += num_bytes;
-            return block_.data() + used_ - num_bytes;
-        }
+        const int64_t begin = used_;
+        used_ += num_bytes;
+        most_used_ = std::max(most_used_, used_);
+        if (used_ <= block_.num_bytes()) return block_.data() + begin;
         extra_.emplace_back(num_bytes);
         return extra_.back().data();
     }
@@ -34,18 +34,31 @@ class Arena {
         return reinterpret_cast<T*>(bytes(count * static_cast<int64_t>(sizeof(T))));
     }
     void reset() {
-        if (!extra_.empty()) {
+        if (!extra_.empty()) {  // next time all fits in one block
             extra_.clear();
             block_ = Memory();
-            block_ = Memory(needed_);
+            block_ = Memory(most_used_);
         }
-        used_ = needed_ = 0;
+        used_ = most_used_ = 0;
     }
 
-  private:
+    // Takes back, at its end, what was handed out since its beginning.
+    class Scope {
+    public:
+        explicit Scope(Arena& arena) : arena_(arena), used_(arena.used_) {}
+        ~Scope() { arena_.used_ = used_; }
+        Scope(const Scope&) = delete;
+        Scope& operator=(const Scope&) = delete;
+
+    private:
+        Arena& arena_;
+        int64_t used_;
+    };
+
+private:
     Memory block_;
     std::vector<Memory> extra_;
-    int64_t used_ = 0, needed_ = 0;
+    int64_t used_ = 0, most_used_ = 0;
 };
 
 // What a running command may use.
@@ -69,7 +82,7 @@ struct OpTime {
 };
 
 class Program {
-  public:
+public:
     using Command = std::function<void(Context&)>;
 
     Program(Pool& pool, const Kernels& kernels, bool exact)
@@ -87,7 +100,7 @@ class Program {
     const std::map<std::string, OpTime>& times() const { return times_; }
     void clear_times() { times_.clear(); }
 
-  private:
+private:
     struct Entry {
         const char* op;
         Command command;

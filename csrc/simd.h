@@ -53,8 +53,12 @@ inline I sar(I a) {
 inline I not_equal(I a, I b) {  // all ones where a != b
     return _mm512_movm_epi32(_mm512_cmpneq_epi32_mask(a, b));
 }
-inline I load_s8i(const void* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)); }
-inline I load_u8i(const void* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)); }
+inline I load_s8i(const void* p) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p));
+}
+inline I load_u8i(const void* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+}
 inline I load_s16i(const void* p) {
     return _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i*)p));
 }
@@ -149,8 +153,12 @@ inline I sar(I a) {
 inline I not_equal(I a, I b) {
     return _mm256_xor_si256(_mm256_cmpeq_epi32(a, b), _mm256_set1_epi32(-1));
 }
-inline I load_s8i(const void* p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)); }
-inline I load_u8i(const void* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)); }
+inline I load_s8i(const void* p) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
+}
+inline I load_u8i(const void* p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+}
 inline I load_s16i(const void* p) {
     return _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i*)p));
 }
@@ -271,7 +279,8 @@ inline F load_odd_f16(const void* p) {
 }
 inline I load_table(const uint8_t* p) { return loadi(p); }
 inline I lookup(I table, I index) {
-    return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(index)));
+    return vreinterpretq_s32_u8(
+        vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(index)));
 }
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
 constexpr bool kWideIsSigned = true;

@@ -34,14 +34,14 @@ inline void pause_cpu() {
 // Spins with pauses, and gives the core away once in a while: a waiting thread must not starve the
 // one it waits for.
 class Spinner {
-  public:
+public:
     void wait() {
         pause_cpu();
         if (++count_ % 1000 == 0) sched_yield();
     }
     int count() const { return count_; }
 
-  private:
+private:
     int count_ = 0;
 };
 

@@ -6,10 +6,10 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <condition_variable>
 #include <thread>
 #include <vector>
 
@@ -20,7 +20,7 @@ namespace culet {
 int default_num_threads();
 
 class Pool {
-  public:
+public:
     explicit Pool(int num_threads);
     ~Pool();
     Pool(const Pool&) = delete;
@@ -48,7 +48,7 @@ class Pool {
         run_erased(num_items, call, const_cast<void*>(static_cast<const void*>(&body)));
     }
 
-  private:
+private:
     using Call = void (*)(void* context, int item, int thread);
 
     // Items [next, end) that are left of one thread's share, tagged with the loop they belong to: a
