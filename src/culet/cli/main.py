@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("culet.cli.inspect", "what is in a model file: metadata, tensors, layers, bytes"),
     "bench": ("culet.cli.bench", "prefill, decode, batched decode, load time and memory"),
     "check": ("culet.cli.check", "would these files be served? one line each"),
+    "compare": ("culet.cli.compare", "token ids or logits against a reference"),
+    "eval": ("culet.cli.eval", "perplexity, multiple choice"),
     "pull": ("culet.cli.pull", "fetch a model from the Hugging Face hub"),
     "list": ("culet.cli.list", "the models in the Hugging Face cache"),
     "rm": ("culet.cli.rm", "remove models from the Hugging Face cache"),

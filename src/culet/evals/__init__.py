@@ -1,0 +1,1 @@
+"""Measuring answers: comparisons with a reference, perplexity, multiple choice."""
