@@ -1,0 +1,50 @@
+"""One question with its answer: what dialogues of every kind are put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from training.corpus.split import Split
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A question and its answer.
+
+    Attributes:
+        short: the bare value, for JSON and one-word answers; empty where there is none.
+        thought: a worked thought that leads to the answer.
+    """
+
+    category: str
+    question: str
+    answer: str
+    short: str = ""
+    thought: str = ""
+
+
+Maker = Callable[[Random, Split], Exchange]
+
+_OPENINGS = ("Please tell me: ", "Quick question: ", "Tell me, ", "I forgot. ", "Hi! ", "Hello. ")
+_ENDINGS = (" Thanks!", " Please.", " Thank you.")
+
+
+def framed(rng: Random, question: str) -> str:
+    """The question as people put it: as is, with a polite opening or end, or carelessly typed."""
+    kind = rng.random()
+    if kind < 0.62:
+        return question
+    if kind < 0.74:
+        return rng.choice(_OPENINGS) + question
+    if kind < 0.86:
+        return question + rng.choice(_ENDINGS)
+    if kind < 0.93:
+        return question.rstrip("?.")
+    return question.rstrip("?.").lower()
+
+
+def capitalised(text: str) -> str:
+    """First letter in upper case, the rest as it is."""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,153 @@
+"""The training forward: transformers' own parameters, without the work that training can spare.
+
+Shared layers write no K/V, so only positions that are trained go through them and the head. Made
+for one KV head: scores of all heads of a row are one matrix product. A test holds the logits equal
+to those of transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import Gemma4ForCausalLM
+
+from training.model import RMS_EPS
+
+MASKED = -1e30
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Items padded at the end to one length.
+
+    Attributes:
+        ids: int64 [B, T].
+        query: int64 [B, Q], positions whose next token is trained, padded with 0.
+        target: int64 [B, Q], those next tokens; -100 where padded.
+    """
+
+    ids: Tensor
+    query: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """What attention of one kind needs to know of positions: rotations and who sees whom.
+
+    Attributes:
+        cos, sin: [B or 1, n, 1, head_dim/2] for the queries.
+        bias: [B or 1, n, 1, T] added to scores.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    bias: Tensor
+
+
+def loss_sum(model: Gemma4ForCausalLM, batch: Batch) -> Tensor:
+    """Summed cross-entropy over the trained tokens of a batch."""
+    logits = trained_logits(model, batch)
+    return F.cross_entropy(
+        logits.flatten(0, 1), batch.target.flatten(), ignore_index=-100, reduction="sum"
+    )
+
+
+def trained_logits(model: Gemma4ForCausalLM, batch: Batch) -> Tensor:
+    """Soft-capped logits [B, Q, vocab] at the query positions."""
+    text, config = model.model, model.config
+    length = batch.ids.shape[1]
+    x = F.embedding(batch.ids, text.embed_tokens.weight) * config.hidden_size**0.5
+    per_layer = _per_layer_inputs(text, batch.ids, x)
+    positions = torch.arange(length)[None]
+    kinds = set(config.layer_types)
+    geometry = {kind: _geometry(model, kind, positions, length) for kind in kinds}
+    kept: dict[str, tuple[Tensor, Tensor]] = {}
+    first_shared = config.num_hidden_layers - config.num_kv_shared_layers
+    for index, layer in enumerate(text.layers):
+        kind = config.layer_types[index]
+        if index == first_shared:
+            x = _pick(x, batch.query)
+            per_layer = _pick(per_layer.flatten(2), batch.query).unflatten(2, per_layer.shape[2:])
+            geometry = {kind: _geometry(model, kind, batch.query, length) for kind in kinds}
+        normed = _norm(x, layer.input_layernorm.weight)
+        if index < first_shared:
+            kept[kind] = _keys_values(layer.self_attn, normed, geometry[kind])
+        mixed = _attend(layer.self_attn, normed, kept[kind], geometry[kind])
+        x = x + _norm(mixed, layer.post_attention_layernorm.weight)
+        x = _feed_forward(layer, x, per_layer[:, :, index])
+    x = _norm(x, text.norm.weight)
+    cap = config.final_logit_softcapping
+    return cap * torch.tanh(F.linear(x, text.embed_tokens.weight) / cap)
+
+
+def _norm(x: Tensor, weight: Tensor | None) -> Tensor:
+    return F.rms_norm(x, (x.shape[-1],), weight, RMS_EPS)
+
+
+def _pick(x: Tensor, query: Tensor) -> Tensor:
+    return torch.gather(x, 1, query[:, :, None].expand(-1, -1, x.shape[2]))
+
+
+def _per_layer_inputs(text: torch.nn.Module, ids: Tensor, x: Tensor) -> Tensor:
+    """[B, T, layers, ple_dim]: the table's rows and a projection of the embedding, in balance."""
+    width = text.hidden_size_per_layer_input
+    rows = F.embedding(ids, text.embed_tokens_per_layer.weight) * width**0.5
+    projected = F.linear(x, text.per_layer_model_projection.weight) * x.shape[-1] ** -0.5
+    projected = _norm(projected.unflatten(2, (-1, width)), text.per_layer_projection_norm.weight)
+    return (projected + rows.unflatten(2, (-1, width))) * 2**-0.5
+
+
+def _geometry(model: Gemma4ForCausalLM, kind: str, positions: Tensor, length: int) -> _Geometry:
+    frequencies = getattr(model.model.rotary_emb, f"{kind}_inv_freq")
+    angles = (positions[:, :, None].float() * frequencies)[:, :, None]
+    distance = positions[:, :, None] - torch.arange(length)
+    seen = distance >= 0
+    if kind == "sliding_attention":
+        seen &= distance < model.config.sliding_window
+    bias = torch.zeros(seen.shape).masked_fill(~seen, MASKED)[:, :, None]
+    return _Geometry(angles.cos(), angles.sin(), bias)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [B, n, heads, head_dim]; pairs are lanes (i, i + head_dim/2)."""
+    low, high = x.chunk(2, dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+
+
+def _keys_values(
+    attention: torch.nn.Module, normed: Tensor, geometry: _Geometry
+) -> tuple[Tensor, Tensor]:
+    """K and V [B, T, head_dim] of the one KV head."""
+    key = _norm(F.linear(normed, attention.k_proj.weight), attention.k_norm.weight)
+    key = _rotate(key[:, :, None], geometry.cos, geometry.sin)[:, :, 0]
+    return key, _norm(F.linear(normed, attention.v_proj.weight), None)
+
+
+def _attend(
+    attention: torch.nn.Module, normed: Tensor, kept: tuple[Tensor, Tensor], geometry: _Geometry
+) -> Tensor:
+    key, value = kept
+    query = F.linear(normed, attention.q_proj.weight).unflatten(2, (-1, attention.head_dim))
+    query = _rotate(_norm(query, attention.q_norm.weight), geometry.cos, geometry.sin)
+    heads = query.shape[2]
+    scores = (query.flatten(1, 2) @ key.transpose(1, 2)).unflatten(1, (-1, heads))
+    weights = torch.softmax(scores + geometry.bias, dim=-1)
+    mixed = (weights.flatten(1, 2) @ value).unflatten(1, (-1, heads)).flatten(2)
+    return F.linear(mixed, attention.o_proj.weight)
+
+
+def _feed_forward(layer: torch.nn.Module, x: Tensor, per_layer: Tensor) -> Tensor:
+    """MLP and per-layer step of a layer, its scale included."""
+    mlp = layer.mlp
+    normed = _norm(x, layer.pre_feedforward_layernorm.weight)
+    gate = F.gelu(F.linear(normed, mlp.gate_proj.weight), approximate="tanh")
+    out = F.linear(gate * F.linear(normed, mlp.up_proj.weight), mlp.down_proj.weight)
+    x = x + _norm(out, layer.post_feedforward_layernorm.weight)
+    gate = F.gelu(F.linear(x, layer.per_layer_input_gate.weight), approximate="tanh")
+    out = F.linear(gate * per_layer, layer.per_layer_projection.weight)
+    x = x + _norm(out, layer.post_per_layer_input_norm.weight)
+    return x * layer.layer_scalar
