@@ -15,7 +15,7 @@ from training.dialogue import render
 from training.model import make_config, make_model
 from training.train import Run, fit
 
-STEPS = 1900
+STEPS = 1300
 # Items that the vocabulary is learned from, of a seed of its own.
 _VOCABULARY_SEED, _VOCABULARY_ITEMS = 7, 20_000
 

@@ -15,11 +15,11 @@ QUOTE = '<|"|>'
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """One call of a tool and what came back."""
+    """One call of a tool and what came back: an object, or a text as most clients send it."""
 
     name: str
     arguments: Mapping[str, Any]
-    response: Mapping[str, Any]
+    response: Mapping[str, Any] | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,9 @@ def call_text(tool: ToolUse) -> str:
 
 
 def response_text(tool: ToolUse) -> str:
-    """`<|tool_response>response:name{k:v,...}<tool_response|>`, keys sorted."""
-    return f"<|tool_response>response:{tool.name}{_braced(tool.response)}<tool_response|>"
+    """`<|tool_response>response:name{k:v,...}<tool_response|>`, keys sorted; a text is `value`."""
+    response = {"value": tool.response} if isinstance(tool.response, str) else tool.response
+    return f"<|tool_response>response:{tool.name}{_braced(response)}<tool_response|>"
 
 
 def _value(value: Any) -> str:

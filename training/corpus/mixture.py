@@ -58,11 +58,12 @@ _THINKING = _of_makers(styles.thinking, (*_TABLES, arithmetic, words.spelling, w
 _PAIRED = _of_makers(styles.paired, (*_TABLES, arithmetic, counting))
 _CHAT = _of_makers(styles.chat, _ALL)
 _NAME = _of_makers(recall.name_recall, _VALUED)
+_TOOL = _of_makers(tool_call, _VALUED)
 _UNUSED = _of_makers(tool_unused, _VALUED)
 _WORD = _of_makers(recall.word_recall, _VALUED)
 
 _KINDS: tuple[tuple[Kind, float], ...] = (
-    (_single, 40), (_CHAT, 16), (_STYLED, 14), (_THINKING, 8), (_PAIRED, 8), (tool_call, 8),
+    (_single, 40), (_CHAT, 16), (_STYLED, 14), (_THINKING, 8), (_PAIRED, 8), (_TOOL, 8),
     (_UNUSED, 1.5), (_NAME, 4), (_WORD, 2.5),
 )  # fmt: skip
 _PLAIN_TEXT_SHARE = 0.04
@@ -110,7 +111,7 @@ CATEGORIES: dict[str, Kind] = {
     "thinking": _THINKING,
     "two in one": _PAIRED,
     "chat": _CHAT,
-    "tool calls": tool_call,
+    "tool calls": _TOOL,
     "tool not needed": _UNUSED,
     "name recall": _NAME,
     "word recall": _WORD,

@@ -6,8 +6,9 @@ names and parameters can only be read from their declaration.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -150,7 +151,7 @@ def _spoken(value: Any) -> str:
 _TASKS = (_weather, _timer, _light, _event, _multiply, _message)
 
 
-def tool_call(rng: Random, split: Split) -> tuple[str, Dialogue]:
+def tool_call(rng: Random, split: Split, makers: Sequence[Maker]) -> tuple[str, Dialogue]:
     while True:
         maker = _made_up if rng.random() < 0.4 else rng.choice(_TASKS)
         task = maker(rng)
@@ -160,11 +161,19 @@ def tool_call(rng: Random, split: Split) -> tuple[str, Dialogue]:
     if rng.random() < 0.35:
         other = rng.choice([m for m in _TASKS if m is not maker])(rng)
         tools.insert(rng.randrange(2), other.tool)
+    use = task.use
+    if rng.random() < 0.5:
+        use = replace(use, response=json.dumps(use.response, ensure_ascii=False))
     thinks = rng.random() < 0.15
-    thought = f"I need the tool {task.use.name}." if thinks else None
-    turn = Turn(task.question, task.answer, thought=thought, tool=task.use)
+    thought = f"I need the tool {use.name}." if thinks else None
+    turns = [Turn(task.question, task.answer, thought=thought, tool=use)]
+    if split == "train" and rng.random() < 0.2:
+        exchange = rng.choice(makers)(rng, split)
+        turns.insert(rng.randrange(2), Turn(exchange.question, exchange.answer, trained=not thinks))
+    if thinks:
+        turns.sort(key=lambda turn: turn.tool is not None)
     system = "You are a helpful assistant." if rng.random() < 0.2 else None
-    return "tool calls", Dialogue((turn,), system=system, tools=tuple(tools), thinking=thinks)
+    return "tool calls", Dialogue(tuple(turns), system=system, tools=tuple(tools), thinking=thinks)
 
 
 def tool_unused(rng: Random, split: Split, makers: Sequence[Maker]) -> tuple[str, Dialogue]:
