@@ -70,7 +70,7 @@ def statements(rng: Random) -> Story:
 def follows_grammar(opening: str, continuation: str) -> bool:
     """Whether a continuation of an opening sentence is a story of this grammar about its hero."""
     words = opening.split()
-    trait, animal, name = words[6], words[7], words[9].rstrip(".")
+    trait, animal, name = words[7], words[8], words[10].rstrip(".")
     hero = {"name": name, "animal": animal, "trait": trait}
     said = [s.strip() + "." for s in continuation.strip().split(".") if s.strip()]
     if len(said) < 2 or said[-1] != CLOSING.format(**hero):
