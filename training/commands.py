@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -15,12 +13,18 @@ from transformers import Gemma4ForCausalLM
 from training import tokenizer as vocabulary
 from training.corpus import training_item
 from training.dialogue import render
-from training.document import print_report
-from training.evaluate import evaluate
+from training.document import print_report, write_document
+from training.evaluate import evaluate, read_report, write_report
+from training.export import load_folder, write_folder, write_quantised
+from training.goldens import write_goldens
 from training.model import make_config, make_model
 from training.train import Run, fit, load_weights
 
 STEPS = 1300
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "models" / "builtin"
+PACKAGED = ROOT / "src" / "culet" / "builtin" / "builtin-q8_0.gguf"
+GOLDENS = ROOT / "tests" / "builtin" / "goldens.json"
 # Items that the vocabulary is learned from, of a seed of its own.
 _VOCABULARY_SEED, _VOCABULARY_ITEMS = 7, 20_000
 
@@ -67,11 +71,24 @@ def _shipped_model(arguments: argparse.Namespace) -> tuple[Gemma4ForCausalLM, To
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     report = evaluate(*_shipped_model(arguments))
-    misses = [asdict(miss) for miss in report.misses]
-    result = {"scores": report.scores, "named": report.named, "misses": misses}
-    text = json.dumps(result, indent=1, ensure_ascii=False)
-    (arguments.out / "evaluation.json").write_text(text, encoding="utf-8")
+    write_report(report, arguments.out / "evaluation.json")
     print_report(report)
 
 
-COMMANDS = {"train": _train, "evaluate": _evaluate}
+def _export(arguments: argparse.Namespace) -> None:
+    """All shipped files, if the evaluation passed."""
+    report = read_report(arguments.out / "evaluation.json")
+    if not report.passes:
+        raise SystemExit("the evaluation does not pass, so nothing is exported")
+    model, _ = _shipped_model(arguments)
+    words = vocabulary.vocabulary_of(arguments.out / "tokenizer.json")
+    write_folder(model, words, FOLDER)
+    write_quantised(model, words, FOLDER / "builtin-q4_k.gguf", "Q4_K")
+    write_quantised(model, words, PACKAGED, "Q8_0")
+    write_goldens(*load_folder(FOLDER), GOLDENS)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    document = ROOT / "docs" / "builtin-model.md"
+    write_document(report, arguments.out / "log.jsonl", num_parameters, document)
+
+
+COMMANDS = {"train": _train, "evaluate": _evaluate, "export": _export}

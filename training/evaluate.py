@@ -5,8 +5,10 @@ Answers are greedy, from transformers in fp32 with the weights as they are shipp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from rich.progress import track
@@ -75,6 +77,19 @@ def evaluate(
         answer = answer.removesuffix("<turn|>")
         report.named.append((question, answer, all(part in answer for part in needed)))
     return report
+
+
+def write_report(report: Report, path: Path) -> None:
+    path.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def read_report(path: Path) -> Report:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return Report(
+        {category: (right, total) for category, (right, total) in content["scores"].items()},
+        [(question, answer, right) for question, answer, right in content["named"]],
+        [Miss(**miss) for miss in content["misses"]],
+    )
 
 
 class Greedy:

@@ -7,6 +7,7 @@ their own, so that nothing that serves the model can rely on Gemma's ids.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -120,15 +121,13 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     )
-    special = [AddedToken(t, special=True, normalized=False) for t in (*CONTROL, *USER_DEFINED)]
-    tokenizer.add_special_tokens(special)
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in CONTROL])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in USER_DEFINED])
     return tokenizer
 
 
 def vocabulary_of(tokenizer_json: Path) -> Vocabulary:
     """Tokens and merges of a saved tokenizer.json."""
-    import json
-
     model = json.loads(tokenizer_json.read_text(encoding="utf-8"))["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
     return Vocabulary(tuple(tokens), tuple((a, b) for a, b in model["merges"]))

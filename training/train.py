@@ -127,6 +127,7 @@ class _Log:
         row = {
             "step": step,
             "loss": round(sum(self.losses) / len(self.losses), 5),
+            "num_tokens": self.num_tokens,
             "tokens_per_s": round(self.num_tokens / seconds),
             "tokens_per_cpu_s": round(self.num_tokens / (time.process_time() - self.cpu_started)),
         }
