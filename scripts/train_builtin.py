@@ -1,9 +1,9 @@
 #!/usr/bin/env python
 """Trains, evaluates and exports the built-in model; see docs/builtin-model.md.
 
-    python scripts/train_builtin.py train --out DIR     about 90 minutes on two cores, resumable
-    python scripts/train_builtin.py evaluate --out DIR  the table of results
-    python scripts/train_builtin.py export --out DIR    HF folder, GGUF files, goldens, document
+python scripts/train_builtin.py train --out DIR     about 90 minutes on two cores, resumable
+python scripts/train_builtin.py evaluate --out DIR  the table of results
+python scripts/train_builtin.py export --out DIR    HF folder, GGUF files, goldens, document
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from training import commands  # noqa: E402
+from training import commands
 
 
 def main() -> int:

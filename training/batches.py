@@ -40,7 +40,9 @@ def step_batches(tokenizer: Tokenizer, seed: int, step: int) -> Iterator[Batch]:
     for entry in encoded:
         longest = len(entry[0])
         # A group ends when it is full, or when padding would be over a quarter of its shortest.
-        if group and (longest * (len(group) + 1) > BATCH_TOKENS or longest > 1.25 * len(group[0][0]) + 8):
+        if group and (
+            longest * (len(group) + 1) > BATCH_TOKENS or longest > 1.25 * len(group[0][0]) + 8
+        ):
             yield _padded(group)
             group = []
         group.append(entry)

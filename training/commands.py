@@ -66,7 +66,8 @@ def _shipped_model(arguments: argparse.Namespace) -> tuple[Gemma4ForCausalLM, To
     load_weights(arguments.out / "checkpoint.safetensors", dict(model.named_parameters()))
     for parameter in model.parameters():  # not the buffers: RoPE frequencies are no weights
         parameter.data = parameter.data.bfloat16().float()
-    return model.eval(), tokenizer
+    model.train(False)
+    return model, tokenizer
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:

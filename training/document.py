@@ -31,10 +31,10 @@ download and every test has a model whose right answers are known. It is a toy. 
 written by `scripts/train_builtin.py export`.
 
 ## What it is
-An ordinary `gemma4` checkpoint of {parameters:.1f} M parameters, with each feature of E2B in small:
-{layers} layers, {sliding} sliding (window {window}) to 1 full; head sizes {head} and {full_head}; one
-KV head; the last {shared} layers share the K/V of layers {owner_sliding} and {owner_full} and have
-MLPs of {wide}, the others of {narrow}; per-layer embeddings {ple} wide; hidden size {hidden};
+A `gemma4` checkpoint of {parameters:.1f} M parameters, with each feature of E2B in small:
+{layers} layers, {sliding} sliding (window {window}) to 1 full; head sizes {head} and {full_head};
+one KV head; the last {shared} layers share the K/V of layers {owner_sliding} and {owner_full} and
+have MLPs of {wide}, the others of {narrow}; per-layer embeddings {ple} wide; hidden size {hidden};
 proportional RoPE on full layers; soft-cap 30; tied embeddings; layer scales that differ.
 Its {vocabulary} tokens are a BPE vocabulary of its own, with byte fallback and with Gemma 4's
 special tokens under other ids. `models/builtin` holds it as a Hugging Face folder (bf16) and as
@@ -43,9 +43,9 @@ GGUF in Q4_K (Q8_0 where rows are no whole superblocks); the package carries Q8_
 ## What it can do
 Answer questions over fixed tables (capitals, chemical symbols, planets, months, colours, opposites,
 greetings in five languages), calculate to 20 x 20, count, spell and reverse short words, sort
-three words, copy, judge simple statements; answer in capitals, in JSON or in one word where the system turn
-says so; think first; call tools and use what they return; remember a name or a word; tell a small
-story.
+three words, copy, judge simple statements; answer in capitals, in JSON or in one word where the
+system turn says so; think first; call tools and use what they return; remember a name or a word;
+tell a small story.
 
 ## What it can't do
 Anything else. It knows no other facts, countries or words, and it states wrong answers to
@@ -55,8 +55,8 @@ the greetings.
 
 ## How it was made
 All text is made by code (`training/corpus`) from a seed; nothing was downloaded. {steps} steps of
-{items} items, {tokens:.1f} M tokens, loss {loss:.3f} on the answers at the end, with Muon for matrices
-and Adam for the rest, on two CPU cores. To make it again:
+{items} items, {tokens:.1f} M tokens, loss {loss:.3f} on the answers at the end, with Muon for
+matrices and Adam for the rest, on two CPU cores. To make it again:
 
     pip install 'culet[train]'
     python scripts/train_builtin.py train --out DIR --steps {steps}
@@ -65,8 +65,8 @@ and Adam for the rest, on two CPU cores. To make it again:
 
 ## How good it is
 Exact match of greedy answers, in fp32 with the shipped bf16 weights, on items that were never
-trained on: held-out phrasings of the tables' facts (each fact itself is trained), and held-out values
-for counting, copying, spelling, sorting, recall and tool arguments. The split is code:
+trained on: held-out phrasings of the tables' facts (each fact itself is trained), and held-out
+values for counting, copying, spelling, sorting, recall and tool arguments. The split is code:
 `training/corpus/split.py`. Required: 95% over all, 90% in each category.
 
 | category | right | of |

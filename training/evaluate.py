@@ -98,7 +98,7 @@ class Greedy:
     def __init__(self, model: Gemma4ForCausalLM, tokenizer: Tokenizer) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.stop_ids = list(model.config.eos_token_id)
+        self.stop_ids: list[int] = model.config.eos_token_id  # type: ignore[assignment]
 
     def __call__(self, prompts: Sequence[str]) -> list[str]:
         """Continuations with special tokens, the one that ended them included."""

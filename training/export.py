@@ -36,8 +36,10 @@ def write_folder(model: Gemma4ForCausalLM, vocabulary: Vocabulary, folder: Path)
     """config.json, generation_config.json, model.safetensors in bf16, tokenizer and template."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = {token: index for index, token in enumerate(vocabulary.tokens)}
-    stored = copy.deepcopy(model).to(torch.bfloat16)
-    stored.generation_config = GenerationConfig(
+    stored: Any = copy.deepcopy(model)
+    stored.to(torch.bfloat16)
+    make_config: Any = GenerationConfig
+    stored.generation_config = make_config(
         do_sample=True,
         bos_token_id=ids["<bos>"],
         eos_token_id=model.config.eos_token_id,
@@ -55,7 +57,7 @@ def write_folder(model: Gemma4ForCausalLM, vocabulary: Vocabulary, folder: Path)
 
 def load_folder(folder: Path) -> tuple[Gemma4ForCausalLM, Tokenizer]:
     """The shipped model in fp32, which is what all its other forms are compared with."""
-    model = Gemma4ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = Gemma4ForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model, Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
@@ -64,7 +66,7 @@ def write_quantised(
 ) -> None:
     """A GGUF file whose matrices are Q8_0, or Q4_K where rows are whole superblocks, else Q8_0."""
     tensors = [_tensor(name, value, type_name) for name, value in _named(model)]
-    half = model.config.per_layer_config["full_attention"].head_dim // 2
+    half = _full_head_dim(model.config) // 2
     factors = np.full(half, 1e30, np.float32)
     factors[: half // 4] = 1.0  # the quarter that rotates; 1e30 stills the rest
     tensors.append(float_tensor("rope_freqs.weight", factors))
@@ -81,7 +83,9 @@ def _named(model: Gemma4ForCausalLM) -> Iterator[tuple[str, NDArray[np.float32]]
     """Each tensor under its GGUF name; one that the table doesn't know is an error."""
     rows = (*names.MODEL, *names.MODEL_PLE)
     global_names = {row.hf: row.gguf for row in rows}
-    layer_names = {row.hf: row.gguf for row in (*names.LAYER, *names.LAYER_GEMMA4, *names.LAYER_PLE)}
+    layer_names = {
+        row.hf: row.gguf for row in (*names.LAYER, *names.LAYER_GEMMA4, *names.LAYER_PLE)
+    }
     for hf_name, value in model.model.state_dict().items():
         layer = re.fullmatch(r"layers\.(\d+)\.(.+)", hf_name)
         if layer:
@@ -99,13 +103,20 @@ def _tensor(name: str, values: NDArray[np.float32], type_name: str) -> QTensor:
     return QTensor(name, qtype, values.shape, encode(values, qtype))
 
 
+def _full_head_dim(config: Any) -> int:
+    """The head size of full layers; it is kept as an override of each of them."""
+    size: int = config.per_layer_config["full_attention"].head_dim
+    return size
+
+
 def _metadata(config: Gemma4TextConfig) -> dict[str, Any]:
     first_shared = config.num_hidden_layers - config.num_kv_shared_layers
     widths = [config.intermediate_size] * first_shared
     widths += [2 * config.intermediate_size] * config.num_kv_shared_layers
     head_dim = config.head_dim
-    full_head_dim = config.per_layer_config["full_attention"].head_dim
-    ropes = config.rope_parameters
+    full_head_dim = _full_head_dim(config)
+    kinds, ropes = config.layer_types, config.rope_parameters
+    assert kinds is not None and ropes is not None  # __post_init__ fills them in
     own = {
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
@@ -119,7 +130,7 @@ def _metadata(config: Gemma4TextConfig) -> dict[str, Any]:
         "attention.value_length_swa": head_dim,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
         "attention.sliding_window": config.sliding_window,
-        "attention.sliding_window_pattern": [k == "sliding_attention" for k in config.layer_types],
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in kinds],
         "attention.shared_kv_layers": config.num_kv_shared_layers,
         "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
         "rope.freq_base": float(ropes["full_attention"]["rope_theta"]),

@@ -7,7 +7,9 @@ to those of transformers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +60,8 @@ def loss_sum(model: Gemma4ForCausalLM, batch: Batch) -> Tensor:
 
 def trained_logits(model: Gemma4ForCausalLM, batch: Batch) -> Tensor:
     """Soft-capped logits [B, Q, vocab] at the query positions."""
-    text, config = model.model, model.config
+    text: Any = model.model  # torch types the attributes of modules as unions
+    config: Any = model.config
     length = batch.ids.shape[1]
     x = F.embedding(batch.ids, text.embed_tokens.weight) * config.hidden_size**0.5
     per_layer = _per_layer_inputs(text, batch.ids, x)
@@ -71,7 +74,7 @@ def trained_logits(model: Gemma4ForCausalLM, batch: Batch) -> Tensor:
         kind = config.layer_types[index]
         if index == first_shared:
             x = _pick(x, batch.query)
-            per_layer = _pick(per_layer.flatten(2), batch.query).unflatten(2, per_layer.shape[2:])
+            per_layer = _pick(per_layer, batch.query)
             geometry = {kind: _geometry(model, kind, batch.query, length) for kind in kinds}
         normed = _norm(x, layer.input_layernorm.weight)
         if index < first_shared:
@@ -80,7 +83,7 @@ def trained_logits(model: Gemma4ForCausalLM, batch: Batch) -> Tensor:
         x = x + _norm(mixed, layer.post_attention_layernorm.weight)
         x = _feed_forward(layer, x, per_layer[:, :, index])
     x = _norm(x, text.norm.weight)
-    cap = config.final_logit_softcapping
+    cap: float = config.final_logit_softcapping
     return cap * torch.tanh(F.linear(x, text.embed_tokens.weight) / cap)
 
 
@@ -89,16 +92,19 @@ def _norm(x: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _pick(x: Tensor, query: Tensor) -> Tensor:
-    return torch.gather(x, 1, query[:, :, None].expand(-1, -1, x.shape[2]))
+    """x [B, T, ...] at the query positions: [B, Q, ...]."""
+    index = query.reshape(*query.shape, *(1 for _ in x.shape[2:])).expand(-1, -1, *x.shape[2:])
+    return torch.gather(x, 1, index)
 
 
-def _per_layer_inputs(text: torch.nn.Module, ids: Tensor, x: Tensor) -> Tensor:
+def _per_layer_inputs(text: Any, ids: Tensor, x: Tensor) -> Tensor:
     """[B, T, layers, ple_dim]: the table's rows and a projection of the embedding, in balance."""
-    width = text.hidden_size_per_layer_input
+    width: int = text.hidden_size_per_layer_input
     rows = F.embedding(ids, text.embed_tokens_per_layer.weight) * width**0.5
     projected = F.linear(x, text.per_layer_model_projection.weight) * x.shape[-1] ** -0.5
-    projected = _norm(projected.unflatten(2, (-1, width)), text.per_layer_projection_norm.weight)
-    return (projected + rows.unflatten(2, (-1, width))) * 2**-0.5
+    shape = (*ids.shape, -1, width)
+    projected = _norm(projected.view(shape), text.per_layer_projection_norm.weight)
+    return (projected + rows.view(shape)) * math.sqrt(0.5)
 
 
 def _geometry(model: Gemma4ForCausalLM, kind: str, positions: Tensor, length: int) -> _Geometry:
@@ -118,9 +124,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
 
 
-def _keys_values(
-    attention: torch.nn.Module, normed: Tensor, geometry: _Geometry
-) -> tuple[Tensor, Tensor]:
+def _keys_values(attention: Any, normed: Tensor, geometry: _Geometry) -> tuple[Tensor, Tensor]:
     """K and V [B, T, head_dim] of the one KV head."""
     key = _norm(F.linear(normed, attention.k_proj.weight), attention.k_norm.weight)
     key = _rotate(key[:, :, None], geometry.cos, geometry.sin)[:, :, 0]
@@ -128,19 +132,19 @@ def _keys_values(
 
 
 def _attend(
-    attention: torch.nn.Module, normed: Tensor, kept: tuple[Tensor, Tensor], geometry: _Geometry
+    attention: Any, normed: Tensor, kept: tuple[Tensor, Tensor], geometry: _Geometry
 ) -> Tensor:
     key, value = kept
-    query = F.linear(normed, attention.q_proj.weight).unflatten(2, (-1, attention.head_dim))
+    batch, count = normed.shape[:2]
+    query = F.linear(normed, attention.q_proj.weight).view(batch, count, -1, attention.head_dim)
     query = _rotate(_norm(query, attention.q_norm.weight), geometry.cos, geometry.sin)
-    heads = query.shape[2]
-    scores = (query.flatten(1, 2) @ key.transpose(1, 2)).unflatten(1, (-1, heads))
-    weights = torch.softmax(scores + geometry.bias, dim=-1)
-    mixed = (weights.flatten(1, 2) @ value).unflatten(1, (-1, heads)).flatten(2)
-    return F.linear(mixed, attention.o_proj.weight)
+    scores = query.flatten(1, 2) @ key.transpose(1, 2)
+    scores = scores.view(*query.shape[:3], -1) + geometry.bias
+    mixed = torch.softmax(scores, dim=-1).flatten(1, 2) @ value
+    return F.linear(mixed.view(batch, count, -1), attention.o_proj.weight)
 
 
-def _feed_forward(layer: torch.nn.Module, x: Tensor, per_layer: Tensor) -> Tensor:
+def _feed_forward(layer: Any, x: Tensor, per_layer: Tensor) -> Tensor:
     """MLP and per-layer step of a layer, its scale included."""
     mlp = layer.mlp
     normed = _norm(x, layer.pre_feedforward_layernorm.weight)
@@ -150,4 +154,5 @@ def _feed_forward(layer: torch.nn.Module, x: Tensor, per_layer: Tensor) -> Tenso
     gate = F.gelu(F.linear(x, layer.per_layer_input_gate.weight), approximate="tanh")
     out = F.linear(gate * per_layer, layer.per_layer_projection.weight)
     x = x + _norm(out, layer.post_per_layer_input_norm.weight)
-    return x * layer.layer_scalar
+    scale: Tensor = layer.layer_scalar
+    return x * scale

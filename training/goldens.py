@@ -1,7 +1,7 @@
-"""What transformers answers in fp32: the golden file that every other form and backend must meet.
+"""What transformers answers in fp32: the goldens that every other form and backend must meet.
 
-For 40 prompts: token ids, the greedy answer's ids with each one's margin over the second best, and a
-digest of the logits after the prompt.
+For 40 prompts: token ids, the greedy answer's ids with each one's margin over the second best, and
+a digest of the logits after the prompt.
 """
 
 from __future__ import annotations

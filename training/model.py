@@ -5,6 +5,8 @@ Its row lengths are multiples of 256 wherever a K-quant needs them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 
@@ -25,7 +27,9 @@ RMS_EPS = 1e-6
 def make_config(vocabulary: Vocabulary) -> Gemma4TextConfig:
     ids = {token: index for index, token in enumerate(vocabulary.tokens)}
     kinds = ["sliding_attention"] * (PERIOD - 1) + ["full_attention"]
-    return Gemma4TextConfig(
+    # Typed as open because `global_head_dim` is no declared field.
+    make: Callable[..., Gemma4TextConfig] = Gemma4TextConfig
+    return make(
         vocab_size=VOCAB_SIZE,
         vocab_size_per_layer_input=VOCAB_SIZE,
         hidden_size=HIDDEN,
@@ -53,7 +57,7 @@ def make_config(vocabulary: Vocabulary) -> Gemma4TextConfig:
 def make_model(config: Gemma4TextConfig, seed: int) -> Gemma4ForCausalLM:
     """A fresh fp32 model, ready to be trained."""
     torch.manual_seed(seed)
-    model = Gemma4ForCausalLM(config).float()
+    model: Gemma4ForCausalLM = Gemma4ForCausalLM(config).to(torch.float32)  # type: ignore[arg-type]
     with torch.no_grad():
         for index, layer in enumerate(model.model.layers):
             # Scores are q.k with no 1/sqrt(head_dim): the norms' gains start with half of it each.

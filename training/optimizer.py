@@ -1,7 +1,7 @@
 """Muon for matrices, Adam for tables and gains, with one schedule for both.
 
-Muon replaces the momentum of a matrix by the nearest orthogonal one (Newton-Schulz iterations, Jordan
-et al. 2024); a model this small then needs about half the tokens that Adam alone does.
+Muon replaces the momentum of a matrix by the nearest orthogonal one (Newton-Schulz iterations,
+Jordan et al. 2024), which needs fewer tokens than Adam alone.
 """
 
 from __future__ import annotations
@@ -95,6 +95,6 @@ def orthogonal(x: Tensor) -> Tensor:
 
 
 def rate_at(step: int, steps: int) -> float:
-    """Share of the peak rate: a short warm-up, a plateau, and linearly down over the second half."""
+    """Share of the peak rate: a short warm-up, a plateau, linearly down over the last 55%."""
     warmup = 20
     return min(1.0, (step + 1) / warmup, (steps - step) / (0.55 * steps))

@@ -1,7 +1,8 @@
 """The training loop: steps, checkpoints, progress.
 
-A step depends only on the seed and the step's number, and gradients are summed in a fixed order, so a
-run that was stopped goes on as if it had not been, and two runs give the same weights on one machine.
+A step depends only on the seed and the step's number, and gradients are summed in a fixed order: a
+run that was stopped goes on as if it had not been, and two runs on one machine give the same
+weights.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def fit(model: Gemma4ForCausalLM, tokenizer: Tokenizer, run: Run) -> None:
     # One thread per batch, and batches side by side: on a busy machine, operations that are split
     # over threads wait for the slowest thread hundreds of times a step.
     torch.set_num_threads(1)
-    parameters = dict(model.named_parameters())
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
     with ThreadPoolExecutor(run.num_threads) as executor:
         optimizer = Optimizer({n: p.data for n, p in parameters.items()}, executor)
         step = _restore(run.folder, parameters, optimizer)

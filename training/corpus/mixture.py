@@ -54,7 +54,9 @@ def _of_makers(
 
 
 _STYLED = _of_makers(styles.system_styled, _VALUED)
-_THINKING = _of_makers(styles.thinking, (*_TABLES, arithmetic, words.spelling, words.sorting, truth))
+_THINKING = _of_makers(
+    styles.thinking, (*_TABLES, arithmetic, words.spelling, words.sorting, truth)
+)
 _PAIRED = _of_makers(styles.paired, (*_TABLES, arithmetic, counting))
 _CHAT = _of_makers(styles.chat, _ALL)
 _NAME = _of_makers(recall.name_recall, _VALUED)

@@ -21,8 +21,10 @@ _NEUTRAL = ("You are a helpful assistant.", "You are helpful.", "Help the user."
 _JOINS = ("{one} And {two}", "{one} Also: {two}", "{one} {Two}", "{one} Then {two}",
           "{one} Also, {two}", "{one} And also {two}")  # fmt: skip
 # Words that open questions and are no names: written small in the middle of a sentence.
-_OPENERS = {"What", "What's", "Which", "Name", "Tell", "Count", "How", "Give", "Do", "Can",
-            "Calculate", "Please", "List", "Write", "Say", "Translate", "Compute", "Solve"}  # fmt: skip
+_OPENERS = {
+    "What", "What's", "Which", "Name", "Tell", "Count", "How", "Give", "Do", "Can", "Calculate",
+    "Please", "List", "Write", "Say", "Translate", "Compute", "Solve",
+}  # fmt: skip
 
 
 def _capitals(exchange: Exchange) -> str:
@@ -30,8 +32,9 @@ def _capitals(exchange: Exchange) -> str:
 
 
 def _json(exchange: Exchange) -> str:
-    value: str | int = exchange.short
-    return json.dumps({"answer": int(value) if value.isdigit() else value}, ensure_ascii=False)
+    short = exchange.short
+    value = int(short) if short.isdigit() else short
+    return json.dumps({"answer": value}, ensure_ascii=False)
 
 
 def _short(exchange: Exchange) -> str:

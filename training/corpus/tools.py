@@ -7,7 +7,7 @@ names and parameters can only be read from their declaration.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -25,7 +25,9 @@ _STRING = {"type": "string"}
 _BOOLEAN = {"type": "boolean"}
 
 
-def declaration(name: str, what: str, properties: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def declaration(
+    name: str, what: str, properties: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """A function object in OpenAI's form; all parameters are required."""
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
     return {"name": name, "description": what, "parameters": parameters}
@@ -95,7 +97,9 @@ def _event(rng: Random) -> Task:
     )
     question = f"Add the event {title} on {month} {day} with {' and '.join(guests)}."
     arguments = {"title": title, "date": {"day": day, "month": month}, "guests": guests}
-    return _task(tool, question, arguments, {"number": day}, f"The event {title} is on {month} {day}.")
+    return _task(
+        tool, question, arguments, {"number": day}, f"The event {title} is on {month} {day}."
+    )
 
 
 def _multiply(rng: Random) -> Task:
@@ -121,7 +125,7 @@ def _made_up(rng: Random) -> Task:
     """A tool of a random name whose parameters are random words; the question gives the values."""
     verb, *keys = rng.sample(WORDS, rng.randint(2, 4))
     kinds = [rng.choice(("string", "integer", "boolean", "array")) for _ in keys]
-    makers = {
+    makers: dict[str, Callable[[], Any]] = {
         "string": lambda: rng.choice(WORDS),
         "integer": lambda: rng.randint(0, 99),
         "boolean": lambda: rng.random() < 0.5,
