@@ -101,7 +101,7 @@ def _per_layer_inputs(text: Any, ids: Tensor, x: Tensor) -> Tensor:
     """[B, T, layers, ple_dim]: the table's rows and a projection of the embedding, in balance."""
     width: int = text.hidden_size_per_layer_input
     rows = F.embedding(ids, text.embed_tokens_per_layer.weight) * width**0.5
-    projected = F.linear(x, text.per_layer_model_projection.weight) * x.shape[-1] ** -0.5
+    projected = F.linear(x, text.per_layer_model_projection.weight) / math.sqrt(x.shape[-1])
     shape = (*ids.shape, -1, width)
     projected = _norm(projected.view(shape), text.per_layer_projection_norm.weight)
     return (projected + rows.view(shape)) * math.sqrt(0.5)
