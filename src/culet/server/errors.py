@@ -1,0 +1,124 @@
+"""Errors on the wire: one exception, its status, and its body in each API family's own shape."""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from culet.errors import CapacityError, CuletError, RequestError, UsageError
+
+_log = logging.getLogger("culet")
+
+
+class Dialect(Enum):
+    """An API family."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    OLLAMA = "ollama"
+
+    @classmethod
+    def of_path(cls, path: str) -> Dialect:
+        if path.startswith("/v1/messages"):
+            return cls.ANTHROPIC
+        return cls.OLLAMA if path.startswith("/api/") else cls.OPENAI
+
+
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class ApiError(Exception):
+    """A refusal or failure with its HTTP status.
+
+    Attributes:
+        code: a word that programs may compare, as OpenAI has it.
+        param: the request's field that is at fault.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.headers = headers or {}
+
+    def body(self, dialect: Dialect) -> dict[str, Any]:
+        """The JSON body that clients of this family expect."""
+        if dialect is Dialect.OLLAMA:
+            return {"error": self.message}
+        if dialect is Dialect.ANTHROPIC:
+            kind = _ANTHROPIC_TYPES.get(self.status, "api_error")
+            if 400 <= self.status < 500 and kind == "api_error":
+                kind = "invalid_request_error"
+            return {"type": "error", "error": {"type": kind, "message": self.message}}
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self, dialect: Dialect) -> JSONResponse:
+        return JSONResponse(self.body(dialect), self.status, headers=self.headers)
+
+
+def refused(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """A 400: the request cannot be served as it is."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def context_exceeded(num_tokens: int, context_length: int) -> ApiError:
+    return refused(
+        f"the prompt has {num_tokens} tokens, but the context holds {context_length} "
+        "and one must be left for the answer",
+        param="messages",
+        code="context_length_exceeded",
+    )
+
+
+def busy(limit: int) -> ApiError:
+    return ApiError(
+        429,
+        f"{limit} requests are running or waiting, which is the limit; try again",
+        code="queue_full",
+        headers={"Retry-After": "1"},
+    )
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """What a client is told of an exception; a fault of ours is logged, not shown."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, RequestError):
+        return refused(str(error), param=error.field)
+    if isinstance(error, CapacityError):
+        return refused(str(error), code="capacity_exceeded")
+    if isinstance(error, UsageError):
+        return ApiError(503, str(error), code="not_available", headers={"Retry-After": "5"})
+    if isinstance(error, CuletError):
+        return ApiError(500, str(error), code="engine_error")
+    _log.error("a request failed", exc_info=error)
+    return ApiError(500, "an internal error ended this request", code="internal_error")

@@ -1,0 +1,348 @@
+"""OpenAI's plain completions and embeddings."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from culet.chat.stream import Content
+from culet.chat.tokenizer import Tokenizer
+from culet.engine.request import EnginePrompt, SamplingParams
+from culet.engine.sampler import Sampled
+from culet.engine.scheduler import Want
+from culet.server.errors import Dialect, as_api_error, context_exceeded, refused
+from culet.server.generation import Finish, Generation, Piece, TextJob, text_ids
+from culet.server.model import ServedModel
+from culet.server.openai_chat import StreamOptions, read_logit_bias
+from culet.server.state import ServerState, in_thread
+from culet.server.stream import SSE, sse, until_disconnect
+from culet.server.wire import Body, given, new_id, stop_texts, token_entry
+
+Prompt = str | list[str] | list[int] | list[list[int]]
+
+
+class CompletionRequest(Body):
+    """A text, or token ids, to be continued."""
+
+    model: str | None = None
+    prompt: Prompt = Field(min_length=1)
+    suffix: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(16, ge=0)
+    n: int = 1
+    best_of: int | None = None
+    echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=20)
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    ignore_eos: bool = False
+    user: str | None = None
+
+
+def prompts_of(value: Prompt) -> list[str | list[int]]:
+    """One text or id list per prompt."""
+    if isinstance(value, str):
+        return [value]
+    if all(isinstance(item, int) for item in value):
+        return [[i for i in value if isinstance(i, int)]]
+    return [item for item in value if not isinstance(item, int)]
+
+
+async def completions(state: ServerState, request: Request, body: CompletionRequest) -> Response:
+    """Continue one or several prompts, streamed or whole."""
+    state.model.check_name(body.model)
+    if body.suffix:
+        raise refused("suffix: this model cannot fill in the middle of a text", param="suffix")
+    if body.best_of is not None and body.best_of != body.n:
+        raise refused("best_of: it must equal n; answers are not ranked", param="best_of")
+    prompts = prompts_of(body.prompt)
+    if len(prompts) * body.n > state.limits.choices:
+        raise refused(
+            f"prompt: {len(prompts)} prompts times n = {body.n} is more than the "
+            f"{state.limits.choices} choices that are allowed",
+            param="prompt",
+        )
+    sampling = _sampling(body)
+    generations: list[Generation] = []
+    try:
+        for prompt in prompts:
+            generations.append(await state.start_text(TextJob(prompt, sampling)))
+    except BaseException:
+        for generation in generations:
+            generation.close()
+        raise
+    frame = _Frame(new_id("cmpl-"), int(time.time()), state.model, body, prompts)
+    if body.stream:
+        return state.stream(request, generations, frame.events(generations), SSE)
+    wholes = await state.whole(request, generations)
+    choices = []
+    for number, generation in enumerate(generations):
+        for index, whole in enumerate(wholes[number]):
+            text, logprobs = frame.opening(number, generation)
+            if logprobs is not None:
+                logprobs.add_sampled(whole.tokens)
+            choices.append(
+                frame.choice(number * body.n + index, text + whole.content, whole.finish, logprobs)
+            )
+    return JSONResponse({**frame.head(), "choices": choices, "usage": usage_of(generations)})
+
+
+def _sampling(body: CompletionRequest) -> dict[str, Any]:
+    return given(
+        n=body.n,
+        max_tokens=body.max_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=0 if body.top_k == -1 else body.top_k,
+        min_p=body.min_p,
+        typical_p=body.typical_p,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=read_logit_bias(body.logit_bias),
+        seed=body.seed,
+        stop=stop_texts(body.stop, "stop"),
+        ignore_eos=body.ignore_eos,
+        logprobs=body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
+    )
+
+
+@dataclass
+class _Logprobs:
+    """The legacy shape: parallel lists, with the offset of each token in the text."""
+
+    tokenizer: Tokenizer
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens: list[str] = []
+        self.values: list[float | None] = []
+        self.top: list[dict[str, float] | None] = []
+        self.offsets: list[int] = []
+
+    def add_sampled(self, tokens: Sequence[Sampled]) -> None:
+        for token in tokens:
+            entry = token_entry(self.tokenizer, token.token_id, token.logprob or 0.0)
+            self.tokens.append(entry["token"])
+            self.offsets.append(self.offset)
+            self.offset += len(entry["token"])
+            if token.logprob is None:  # nothing predicts the first token of a prompt
+                self.values.append(None)
+                self.top.append(None)
+                continue
+            self.values.append(entry["logprob"])
+            top = [token_entry(self.tokenizer, i, value) for i, value in token.top]
+            self.top.append({t["token"]: t["logprob"] for t in top})
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "tokens": self.tokens,
+            "token_logprobs": self.values,
+            "top_logprobs": self.top,
+            "text_offset": self.offsets,
+        }
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What every chunk of one answer repeats, and how its choices are made."""
+
+    id: str
+    created: int
+    model: ServedModel
+    request: CompletionRequest
+    prompts: Sequence[str | list[int]]
+
+    def head(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model.name,
+        }
+
+    def choice(
+        self, index: int, text: str, finish: Finish | None, logprobs: _Logprobs | None
+    ) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": None if logprobs is None else logprobs.body(),
+            "finish_reason": finish,
+        }
+
+    def opening(self, number: int, generation: Generation) -> tuple[str, _Logprobs | None]:
+        """What stands before the first sampled token: the prompt, if it is to be echoed."""
+        tokenizer = self.model.tokenizer
+        logprobs = None if self.request.logprobs is None else _Logprobs(tokenizer)
+        if not self.request.echo:
+            return "", logprobs
+        prompt = self.prompts[number]
+        text = prompt if isinstance(prompt, str) else tokenizer.decode(prompt, skip_special=False)
+        if logprobs is not None:
+            logprobs.add_sampled(generation.handle.prompt_logprobs or [])
+        return text, logprobs
+
+    async def events(self, generations: Sequence[Generation]) -> AsyncIterator[bytes]:
+        offsets: dict[int, int] = {}
+        try:
+            async for number, piece in _merged_pieces(generations):
+                index = number * self.request.n + piece.choice
+                text, logprobs = "", None
+                if index not in offsets:
+                    text, logprobs = self.opening(number, generations[number])
+                elif self.request.logprobs is not None:
+                    logprobs = _Logprobs(self.model.tokenizer, offsets[index])
+                text += "".join(d.text for d in piece.deltas if isinstance(d, Content))
+                if logprobs is not None:
+                    logprobs.add_sampled(piece.tokens)
+                offsets[index] = 0 if logprobs is None else logprobs.offset
+                if text or piece.finish is not None or (logprobs and logprobs.tokens):
+                    choice = self.choice(index, text, piece.finish, logprobs)
+                    yield sse({**self.head(), "choices": [choice]})
+        except Exception as error:
+            yield sse(as_api_error(error).body(Dialect.OPENAI))
+            return
+        options = self.request.stream_options
+        if options is not None and options.include_usage:
+            yield sse({**self.head(), "choices": [], "usage": usage_of(generations)})
+        yield sse("[DONE]")
+
+
+async def _merged_pieces(
+    generations: Sequence[Generation],
+) -> AsyncIterator[tuple[int, Piece]]:
+    """Pieces of all generations in the order in which they come."""
+    queue: asyncio.Queue[tuple[int, Piece | None]] = asyncio.Queue()
+
+    async def drain(number: int, generation: Generation) -> None:
+        try:
+            async for piece in generation.pieces():
+                queue.put_nowait((number, piece))
+        finally:
+            queue.put_nowait((number, None))
+
+    tasks = [asyncio.ensure_future(drain(i, g)) for i, g in enumerate(generations)]
+    try:
+        for _ in tasks:
+            while True:
+                number, piece = await queue.get()
+                if piece is None:
+                    break
+                yield number, piece
+        for task in tasks:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def usage_of(generations: Sequence[Generation]) -> dict[str, Any]:
+    prompt = sum(g.num_prompt_tokens for g in generations)
+    answer = sum(g.num_answer_tokens for g in generations)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
+        "prompt_tokens_details": {"cached_tokens": sum(g.num_cached_tokens for g in generations)},
+    }
+
+
+class EmbeddingRequest(Body):
+    """Texts, or token ids, to be turned into vectors."""
+
+    model: str | None = None
+    input: Prompt = Field(min_length=1)
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: str | None = None
+
+
+async def embeddings(state: ServerState, request: Request, body: EmbeddingRequest) -> Response:
+    """Mean of the final hidden states of each input, of length 1."""
+    state.model.check_name(body.model)
+    size = state.model.details.hidden_size
+    if body.dimensions is not None and body.dimensions != size:
+        raise refused(f"dimensions: {body.dimensions} is not {size}, the only one", "dimensions")
+    vectors, num_tokens = await embed(state, request, prompts_of(body.input), "input")
+    data = [
+        {"object": "embedding", "index": index, "embedding": _encoded(v, body.encoding_format)}
+        for index, v in enumerate(vectors)
+    ]
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": data,
+            "model": state.model.name,
+            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        }
+    )
+
+
+def _encoded(vector: NDArray[np.float32], encoding: str) -> str | list[float]:
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return [float(x) for x in vector]
+
+
+async def embed(
+    state: ServerState, request: Request, inputs: Sequence[str | list[int]], field: str
+) -> tuple[list[NDArray[np.float32]], int]:
+    """Vectors float32 [hidden] of length 1, one per input, and how many tokens they took."""
+    if len(inputs) > state.limits.embedding_inputs:
+        raise refused(
+            f"{field}: {len(inputs)} inputs are more than the {state.limits.embedding_inputs} "
+            "that are allowed",
+            param=field,
+        )
+    release = state.admit(1)
+    try:
+        work = in_thread(lambda: _embed_all(state.model, inputs))
+        return await until_disconnect(request.receive, work)
+    finally:
+        release()
+
+
+def _embed_all(
+    model: ServedModel, inputs: Sequence[str | list[int]]
+) -> tuple[list[NDArray[np.float32]], int]:
+    vectors, num_tokens = [], 0
+    for text in inputs:
+        ids = text_ids(model, text)
+        if len(ids) > model.context_length:
+            raise context_exceeded(len(ids), model.context_length)
+        sums: list[NDArray[np.float64]] = []
+
+        def add(
+            _start: int, hidden: NDArray[np.float32], sums: list[NDArray[np.float64]] = sums
+        ) -> None:
+            sums.append(hidden.sum(axis=0, dtype=np.float64))
+
+        params = SamplingParams(max_tokens=0)
+        model.engine.submit(EnginePrompt(ids), params, prompt_want=Want.HIDDEN, sink=add).result()
+        total = np.sum(sums, axis=0)
+        norm = float(np.linalg.norm(total))
+        vectors.append((total / (norm or 1.0)).astype(np.float32))
+        num_tokens += len(ids)
+    return vectors, num_tokens

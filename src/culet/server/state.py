@@ -1,0 +1,149 @@
+"""What all routes of a running server share, and how a request is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from culet.server.errors import busy, refused
+from culet.server.generation import (
+    ChatJob,
+    Generation,
+    TextJob,
+    WholeChoice,
+    gather,
+    start_chat,
+    start_text,
+)
+from culet.server.limits import Access, Limits
+from culet.server.model import ServedModel
+from culet.server.stream import EventStream, until_disconnect
+
+T = TypeVar("T")
+
+
+@dataclass
+class ServerState:
+    """Attributes:
+    num_open: answers that are running or waiting, each choice counted.
+    responses: how often each (route, status) was sent.
+    logs_prompts: write request bodies to the access log; off unless asked for.
+    """
+
+    model: ServedModel
+    limits: Limits = field(default_factory=Limits)
+    access: Access = field(default_factory=Access)
+    logs_prompts: bool = False
+    started_at: float = field(default_factory=time.time)
+    num_open: int = 0
+    responses: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    async def start_chat(self, job: ChatJob) -> Generation:
+        """Start an answer in a conversation; errors as `generation.start_chat`, or 429."""
+        if len(job.messages) > self.limits.messages:
+            raise refused(
+                f"there are {len(job.messages)} messages, at most {self.limits.messages} are "
+                "allowed",
+                param="messages",
+            )
+        if len(job.tools.specs) > self.limits.tools:
+            raise refused(
+                f"there are {len(job.tools.specs)} tools, at most {self.limits.tools} are allowed",
+                param="tools",
+            )
+        release = self.admit(self._choices(job.sampling.get("n", 1)))
+        try:
+            generation = await start_chat(self.model, job, self.limits.request_seconds)
+        except BaseException:
+            release()
+            raise
+        generation.when_closed(release)
+        return generation
+
+    async def start_text(self, job: TextJob) -> Generation:
+        """Start a plain completion; errors as `start_chat`."""
+        release = self.admit(self._choices(job.sampling.get("n", 1)))
+        try:
+            generation = await start_text(self.model, job, self.limits.request_seconds)
+        except BaseException:
+            release()
+            raise
+        generation.when_closed(release)
+        return generation
+
+    def _choices(self, given: object) -> int:
+        count = given if isinstance(given, int) else 1
+        if not 1 <= count <= self.limits.choices:
+            raise refused(
+                f"n is {count}; 1 to {self.limits.choices} choices are allowed", param="n"
+            )
+        return count
+
+    def admit(self, count: int) -> Callable[[], None]:
+        """Take `count` places; the returned function gives them back, once.
+
+        Raises:
+            ApiError: 429, if there are not so many left.
+        """
+        if self.num_open + count > self.limits.requests:
+            raise busy(self.limits.requests)
+        self.num_open += count
+        is_open = True
+
+        def release() -> None:
+            nonlocal is_open
+            if is_open:
+                self.num_open -= count
+                is_open = False
+
+        return release
+
+    async def whole(
+        self, request: Request, generations: Sequence[Generation]
+    ) -> list[list[WholeChoice]]:
+        """All choices of all `generations`; they end with the request's client.
+
+        Raises:
+            ClientDisconnect: the client left first.
+        """
+
+        async def gather_all() -> list[list[WholeChoice]]:
+            return [await gather(generation) for generation in generations]
+
+        try:
+            return await until_disconnect(request.receive, gather_all())
+        finally:
+            _end(request, generations)
+
+    def stream(
+        self,
+        request: Request,
+        generations: Sequence[Generation],
+        events: AsyncIterator[bytes],
+        media_type: str,
+    ) -> EventStream:
+        """A response that sends `events`; the generations end with the request's client."""
+        return EventStream(
+            events, media_type, self.limits.send_seconds, lambda: _end(request, generations)
+        )
+
+
+def _end(request: Request, generations: Sequence[Generation]) -> None:
+    """Close, and leave token counts for the access log's line."""
+    for generation in generations:
+        generation.close()
+    prompt = sum(g.num_prompt_tokens for g in generations)
+    answer = sum(g.num_answer_tokens for g in generations)
+    cached = sum(g.num_cached_tokens for g in generations)
+    request.scope["culet.note"] = f", {prompt} + {answer} tokens, {cached} cached"
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run something that takes long away from the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(None, work)
