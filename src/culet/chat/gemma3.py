@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from culet.chat.gemma4 import refuse_tools
 from culet.chat.messages import Message, Role, ToolSpec, require_open_end, system_text
 from culet.chat.prompt import Prompt
 from culet.errors import RequestError
@@ -28,7 +27,7 @@ class Gemma3Renderer:
     ) -> Prompt:
         """The prompt; arguments and errors as `Renderer.render` in template.py has them."""
         require_open_end(messages, continue_final)
-        refuse_tools(messages, tools)
+        _refuse_tools(messages, tools)
         if enable_thinking:
             raise RequestError("enable_thinking", "this model has no thinking mode")
         prefix = ""
@@ -62,3 +61,15 @@ class Gemma3Renderer:
         if add_generation_prompt and not continue_final:
             parts.append(("<start_of_turn>model\n", True))
         return Prompt.join(parts)
+
+
+def _refuse_tools(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
+    """Raises `RequestError` if anything has to do with tools."""
+    reason = "the file has no chat template, and the built-in one of Gemma 3 has no tools"
+    if tools:
+        raise RequestError("tools", reason)
+    for index, message in enumerate(messages):
+        if message.role is Role.TOOL:
+            raise RequestError(f"messages[{index}].role", f"is 'tool', but {reason}")
+        if message.tool_calls:
+            raise RequestError(f"messages[{index}].tool_calls", f"must be empty: {reason}")

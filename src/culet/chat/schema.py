@@ -18,6 +18,15 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _DIGITS = re.compile(r"[+-]?\d+")
 _MAX_NUMBER_CHARS = 400  # beyond it a number is text: no type of JSON would hold it
 _MAX_REF_HOPS = 16
+# Templates print Python's spellings into earlier calls, so models write them too.
+_CONSTANTS = {
+    "true": True,
+    "false": False,
+    "null": None,
+    "True": True,
+    "False": False,
+    "None": None,
+}
 _PYTHON_NAMES: dict[type, str] = {
     bool: "boolean",
     int: "integer",
@@ -122,7 +131,7 @@ def from_bare(text: str, view: SchemaView) -> Any:
     """The value of an unquoted word: a literal's own type, or text where the schema wants text."""
     types = view.types()
     value = _literal(text)
-    if value is None and text == "null":
+    if value is None:
         return None
     if isinstance(value, str):
         number = _leading_zeros(text)
@@ -144,18 +153,16 @@ def from_quoted(text: str, view: SchemaView) -> Any:
     value = _literal(text.strip())
     if isinstance(value, str):
         value = _json_container(text)
-    if value is None and text.strip() != "null":
+    if value is None and text.strip() not in _CONSTANTS:
         return text
     value = _as_integer(value, types)
     return value if _PYTHON_NAMES[type(value)] in _with_numbers(types) else text
 
 
 def _literal(text: str) -> Any:
-    """true, false, null and JSON numbers as values; any other text as it is."""
-    if text in ("true", "false"):
-        return text == "true"
-    if text == "null":
-        return None
+    """Constants and JSON numbers as values; any other text as it is."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if len(text) > _MAX_NUMBER_CHARS or not _NUMBER.fullmatch(text):
         return text
     if _DIGITS.fullmatch(text):

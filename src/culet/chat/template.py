@@ -146,9 +146,22 @@ def _shown_tool(tool: ToolSpec) -> dict[str, Any]:
     function = {
         "name": tool.name,
         "description": tool.description,
-        "parameters": dict(tool.parameters),
+        "parameters": _without_booleans(dict(tool.parameters)),
     }
     return {"type": "function", "function": function}
+
+
+def _without_booleans(schema: Any) -> Any:
+    """A schema in which no place is `true` or `false`, which templates do not expect there."""
+    if not isinstance(schema, Mapping):
+        return {} if isinstance(schema, bool) else schema
+    shown = dict(schema)
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping):
+        shown["properties"] = {k: _without_booleans(v) for k, v in properties.items()}
+    if "items" in schema:
+        shown["items"] = _without_booleans(schema["items"])
+    return shown
 
 
 class _Mask:
