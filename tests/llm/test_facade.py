@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -132,9 +133,24 @@ def test_ids_that_are_no_tokens_are_refused(llm: culet.LLM) -> None:
             llm.logits(ids)
 
 
-def test_response_format_is_refused_by_name(llm: culet.LLM) -> None:
-    with pytest.raises(culet.RequestError, match="json_object"):
-        llm.chat(MESSAGES, response_format={"type": "json_object"})
+def test_response_format_binds_the_answer(llm: culet.LLM) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"kind": {"enum": ["a", "b"]}, "n": {"type": "integer", "maximum": 9}},
+        "required": ["kind", "n"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    for seed in range(3):
+        answer = llm.chat(MESSAGES, response_format=form, temperature=2, seed=seed, max_tokens=200)
+        value = json.loads(answer.text)
+        assert value["kind"] in ("a", "b") and value["n"] <= 9
+        assert answer.finish_reason == "stop"
+
+
+def test_an_unknown_response_format_is_refused_by_name(llm: culet.LLM) -> None:
+    with pytest.raises(culet.RequestError, match="structural_tag"):
+        llm.chat(MESSAGES, response_format={"type": "structural_tag"})
 
 
 def test_what_needs_no_text_needs_no_tokenizer(bare_path: Path) -> None:

@@ -11,9 +11,9 @@ import httpx
 import ollama
 import openai
 import pytest
-from support.live_server import serving, state_for
 
 from culet.chat.syntax import CALL_CLOSE, CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, QUOTE
+from support.live_server import serving, state_for
 
 ANSWER = "Grüße 😀 from here."
 THOUGHT = f"{CHANNEL_OPEN}thought\nLet me see.\n{CHANNEL_CLOSE}"

@@ -81,6 +81,32 @@ class AnswerFormat:
     def is_free(self) -> bool:
         return self.schema is None and self.regex is None and self.lark is None
 
+    @classmethod
+    def from_request(cls, value: Mapping[str, Any] | None) -> AnswerFormat:
+        """Read OpenAI's `response_format`, with the further types regex and grammar (Lark).
+
+        Raises:
+            RequestError: another type, or a schema, pattern or grammar that is not there.
+        """
+        kind = None if value is None else value.get("type")
+        if value is None or kind == "text":
+            return cls()
+        if kind == "json_object":
+            return cls(schema=True)
+        if kind == "json_schema":
+            inner = value.get("json_schema", value)
+            schema = inner.get("schema") if isinstance(inner, Mapping) else None
+            return cls(schema=parse_schema(schema, "response_format.json_schema.schema"))
+        if kind in ("regex", "grammar"):
+            text = value.get(kind, value.get("pattern"))
+            if not isinstance(text, str):
+                raise RequestError(f"response_format.{kind}", "a string is needed")
+            return cls(regex=text) if kind == "regex" else cls(lark=text)
+        raise RequestError(
+            "response_format",
+            f"type {kind!r} is not one of text, json_object, json_schema, regex, grammar",
+        )
+
 
 class _Phase(enum.Enum):
     MAY_THINK = enum.auto()  # the model may open the channel or answer at once

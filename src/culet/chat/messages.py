@@ -42,11 +42,16 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A function that the assistant may ask for; `parameters` is a JSON schema."""
+    """A function that the assistant may ask for; `parameters` is a JSON schema.
+
+    Attributes:
+        is_strict: calls must fit the schema, or the request is refused.
+    """
 
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    is_strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,9 @@ def _parse_part(part: object, where: str) -> TextPart:
     fields = _mapping(part, where)
     kind = _string(fields.get("type"), f"{where}.type")
     if kind != "text":
-        raise RequestError(f"{where}.type", f"{kind!r} is not served, only 'text' is")
+        raise RequestError(
+            f"{where}.type", f"{kind!r} is not served: this model is served text-only"
+        )
     return TextPart(_string(fields.get("text"), f"{where}.text"))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from culet import system
+from culet.chat.constrain import AnswerFormat, Constraint, ConstraintBuilder, ToolRules
 from culet.chat.messages import Message, parse_messages, parse_tools
 from culet.chat.stream import OutputParser, Start
 from culet.chat.template import (
@@ -34,7 +35,7 @@ from culet.errors import CapacityError, RequestError, UsageError
 from culet.formats.checkpoint import Checkpoint
 from culet.formats.opening import open_checkpoint
 from culet.llm.batch import run_batch
-from culet.llm.defaults import sampling_defaults
+from culet.llm.defaults import SamplingDefaults, sampling_defaults
 from culet.llm.loading import LoadedModel, load_model
 from culet.llm.memory import (
     MemoryGroup,
@@ -286,7 +287,9 @@ class LLM:
         Args:
             messages: dicts as in OpenAI's interface, or `Message` objects.
             tools: functions that the model may ask for, as in OpenAI's interface.
-            response_format: only None and `{"type": "text"}` are served.
+            response_format: as in OpenAI's interface: text, json_object or json_schema; also
+                `{"type": "regex", "regex": ...}` and `{"type": "grammar", "grammar": ...}` (Lark).
+                The answer is bound while it is sampled.
             enable_thinking: let the model think first, if it can.
             continue_final: go on with the last message, which must be the assistant's.
             stream: give pieces as they come; the last one has the whole `ChatCompletion`.
@@ -298,12 +301,9 @@ class LLM:
         """
         params = self._params(options)
         _require_one_choice(params)
-        if response_format is not None and response_format.get("type") != "text":
-            raise RequestError(
-                "response_format", f"{response_format.get('type')!r} is not served, only 'text' is"
-            )
+        answer_format = AnswerFormat.from_request(response_format)
         tool_specs = parse_tools(tools)
-        prompt = self._renderer.render(
+        prompt = self.renderer.render(
             parse_messages(messages),
             tools=tool_specs,
             enable_thinking=enable_thinking,
@@ -311,11 +311,16 @@ class LLM:
         )
         ids = self.tokenizer.encode_prompt(prompt)
         trusted = [segment.text for segment in prompt.segments if segment.is_trusted]
-        parser = OutputParser(
-            tools={tool.name: dict(tool.parameters) for tool in tool_specs},
-            start=Start.of_prompt(trusted[-1] if trusted else ""),
+        schemas = {tool.name: dict(tool.parameters) for tool in tool_specs}
+        parser = OutputParser(schemas, Start.of_prompt(trusted[-1] if trusted else ""))
+        strict = frozenset(tool.name for tool in tool_specs if tool.is_strict)
+        mask = self.constraints.build(
+            answer_format,
+            ToolRules(schemas, strict) if schemas else None,
+            parser.start,
+            may_think=enable_thinking and not continue_final,
         )
-        started = self._start(ids, params)
+        started = self._start(ids, params, mask)
         pieces = chat_pieces(started, started.deltas(), self.tokenizer, parser)
         return pieces if stream else cast(ChatCompletion, _last(pieces))
 
@@ -348,13 +353,34 @@ class LLM:
         ]
         return MemoryReport(tuple(groups), system.resident_bytes())
 
+    @cached_property
+    def constraints(self) -> ConstraintBuilder:
+        """What makes grammars for this tokenizer; its tables come with the first grammar."""
+        return ConstraintBuilder(self.tokenizer)
+
+    @property
+    def defaults(self) -> SamplingDefaults:
+        """Sampling parameters for what a request leaves open."""
+        return self._defaults
+
+    @property
+    def num_ids(self) -> int:
+        """Ids from here on mean no token: tables may be padded past the vocabulary."""
+        return min(self.tokenizer.vocab_size, num_token_ids(self._loaded.model.config))
+
     @property
     def _folder(self) -> Path:
         path = self._checkpoint.path
         return path if path.is_dir() else path.parent
 
     @cached_property
-    def _renderer(self) -> Renderer:
+    def renderer(self) -> Renderer:
+        """The chat template, the model's own or a built-in one.
+
+        Raises:
+            ModelFileError: it does not compile, or there is none.
+            UsageError: the template that was given can't be read.
+        """
         checkpoint = self._checkpoint
         source = str(checkpoint.path)
         if checkpoint.kind == "gguf":
@@ -384,14 +410,16 @@ class LLM:
             given["stop"] = tuple(given["stop"])
         return SamplingParams(**(asdict(self._defaults) | given))
 
-    def _start(self, ids: Sequence[int], params: SamplingParams) -> Started:
+    def _start(
+        self, ids: Sequence[int], params: SamplingParams, mask: Constraint | None = None
+    ) -> Started:
         seed = new_seed() if params.seed is None else params.seed
         handle = self.engine.submit(
             EnginePrompt(ids),
             replace(params, seed=seed),
             eos_ids=self.tokenizer.stop_ids,
-            # Tables padded past the vocabulary have logits that mean no token.
-            num_ids=min(self.tokenizer.vocab_size, num_token_ids(self._loaded.model.config)),
+            num_ids=self.num_ids,
+            mask=None if mask is None else lambda: mask,
         )
         return Started(handle, params, seed)
 

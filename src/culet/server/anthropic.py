@@ -15,7 +15,7 @@ from culet.chat.constrain import AnswerFormat
 from culet.chat.messages import Message, Role, TextPart, ToolCall, ToolSpec
 from culet.chat.stream import Call, Content, Thought
 from culet.server.errors import Dialect, as_api_error, refused
-from culet.server.generation import ChatJob, Generation, WholeChoice, prepare_chat
+from culet.server.generation import ChatJob, Generation, ToolUse, WholeChoice, prepare_chat
 from culet.server.state import ServerState, in_thread
 from culet.server.stream import SSE, sse
 from culet.server.wire import (
@@ -107,8 +107,8 @@ def _answer(body: MessagesRequest) -> AnswerFormat:
     return json_answer(wanted.get("schema"), "output_config.format.schema")
 
 
-def _tools(body: CountRequest) -> Any:
-    specs, strict = [], set()
+def _tools(body: CountRequest) -> ToolUse:
+    specs = []
     for index, tool in enumerate(body.tools or ()):
         name, schema = tool.get("name"), tool.get("input_schema")
         if tool.get("type", "custom") != "custom" or not isinstance(name, str):
@@ -119,9 +119,8 @@ def _tools(body: CountRequest) -> Any:
             )
         if not isinstance(schema, dict):
             raise refused(f"tools[{index}].input_schema: an object is needed", param="tools")
-        specs.append(ToolSpec(name, str(tool.get("description") or ""), schema))
-        if tool.get("strict") is True:
-            strict.add(name)
+        description = str(tool.get("description") or "")
+        specs.append(ToolSpec(name, description, schema, tool.get("strict") is True))
     choice = body.tool_choice or {"type": "auto"}
     kind = choice.get("type")
     modes = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
@@ -129,7 +128,7 @@ def _tools(body: CountRequest) -> Any:
         raise refused(f"tool_choice: type {kind!r} is not one of {', '.join(modes)}", "tool_choice")
     named = [str(choice.get("name"))] if kind == "tool" else None
     several = choice.get("disable_parallel_tool_use") is not True
-    return tool_use(specs, frozenset(strict), modes[kind], named, several)
+    return tool_use(specs, modes[kind], named, several)
 
 
 def read_messages(body: CountRequest) -> list[Message]:

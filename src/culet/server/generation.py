@@ -34,14 +34,12 @@ class ToolUse:
 
     Attributes:
         allowed: names that may be called; None for all.
-        strict: names whose schema must be enforced.
     """
 
     specs: tuple[ToolSpec, ...] = ()
     is_required: bool = False
     allowed: frozenset[str] | None = None
     allow_several: bool = True
-    strict: frozenset[str] = frozenset()
 
     @property
     def callable_specs(self) -> tuple[ToolSpec, ...]:
@@ -340,7 +338,8 @@ def _start_chat(model: ServedModel, job: ChatJob, timeout_s: float | None) -> Ge
     schemas = {spec.name: spec.parameters for spec in specs}
     rules = None
     if specs:
-        rules = ToolRules(schemas, job.tools.strict, job.tools.is_required, job.tools.allow_several)
+        strict = frozenset(spec.name for spec in specs if spec.is_strict)
+        rules = ToolRules(schemas, strict, job.tools.is_required, job.tools.allow_several)
     max_calls = None if job.tools.allow_several else 1
     params = _params(model, job.sampling)
 

@@ -185,7 +185,7 @@ def chat_job(state: ServerState, body: ChatRequest) -> ChatJob:
     messages = read_messages(body.messages)
     tools = ToolUse()
     if body.tools:
-        tools = tool_use(parse_tools(body.tools), frozenset(), "auto")
+        tools = tool_use(parse_tools(body.tools), "auto")
     return ChatJob(
         messages=messages,
         tools=tools,

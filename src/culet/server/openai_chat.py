@@ -23,7 +23,6 @@ from culet.server.stream import SSE, sse
 from culet.server.wire import (
     Body,
     given,
-    json_answer,
     logprob_entries,
     new_id,
     require_text_only,
@@ -101,7 +100,7 @@ def chat_job(body: ChatRequest) -> ChatJob:
     return ChatJob(
         messages=parse_messages(body.messages),
         tools=_tools(body),
-        answer=answer_format(body.response_format),
+        answer=AnswerFormat.from_request(body.response_format),
         thinking=thinking,
         thinking_budget=budget if body.thinking_budget is None else body.thinking_budget,
         continue_final=body.continue_final_message,
@@ -146,16 +145,11 @@ def thinking_of(
 
 def _tools(body: ChatRequest) -> ToolUse:
     specs = parse_tools(body.tools)
-    strict = frozenset(
-        spec.name
-        for spec, tool in zip(specs, body.tools or (), strict=True)
-        if tool["function"].get("strict") is True
-    )
     mode, named = read_tool_choice(body.tool_choice)
     several = body.parallel_tool_calls is not False
     if isinstance(body.tool_choice, dict) and body.tool_choice.get("type") == "function":
         several = False
-    return tool_use(specs, strict, mode, named, several)
+    return tool_use(specs, mode, named, several)
 
 
 def read_tool_choice(choice: str | dict[str, Any] | None) -> tuple[str, list[str] | None]:
@@ -182,30 +176,6 @@ def read_tool_choice(choice: str | dict[str, Any] | None) -> tuple[str, list[str
             names = [f.get("name") for f in functions if isinstance(f, dict)]
             return mode, [n for n in names if isinstance(n, str)]
     raise refused("tool_choice: it names no function", param="tool_choice")
-
-
-def answer_format(value: Mapping[str, Any] | None) -> AnswerFormat:
-    """What `response_format` asks for; every kind is enforced or refused."""
-    kind = None if value is None else value.get("type")
-    if value is None or kind == "text":
-        return AnswerFormat()
-    if kind == "json_object":
-        return AnswerFormat(schema=True)
-    if kind == "json_schema":
-        inner = value.get("json_schema", value)
-        schema = inner.get("schema") if isinstance(inner, Mapping) else None
-        return json_answer(schema, "response_format.json_schema.schema")
-    for name in ("regex", "grammar"):
-        if kind == name:
-            text = value.get(name, value.get("pattern"))
-            if not isinstance(text, str):
-                raise refused(f"response_format.{name}: a string is needed", "response_format")
-            return AnswerFormat(regex=text) if name == "regex" else AnswerFormat(lark=text)
-    raise refused(
-        f"response_format: type {kind!r} is not one of text, json_object, json_schema, regex, "
-        "grammar",
-        param="response_format",
-    )
 
 
 def read_logit_bias(value: Mapping[str, float] | None) -> dict[int, float] | None:

@@ -11,11 +11,12 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from culet.chat.constrain import AnswerFormat
 from culet.chat.messages import Message, parse_messages, parse_tools
 from culet.chat.stream import Call, Delta, Thought
 from culet.server.errors import ApiError, Dialect, as_api_error, refused
 from culet.server.generation import ChatJob, Finish, Generation
-from culet.server.openai_chat import answer_format, read_tool_choice, thinking_of
+from culet.server.openai_chat import read_tool_choice, thinking_of
 from culet.server.state import ServerState
 from culet.server.stream import SSE, sse
 from culet.server.wire import Body, given, new_id, require_text_only, tool_use
@@ -64,15 +65,14 @@ def response_job(body: ResponsesRequest) -> ChatJob:
     thinking, budget = thinking_of((body.reasoning or {}).get("effort"), None)
     declared = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
     specs = parse_tools(declared)
-    strict = frozenset(t["function"]["name"] for t in declared if t["function"].get("strict"))
     mode, named = read_tool_choice(body.tool_choice)
     several = body.parallel_tool_calls is not False and not (
         isinstance(body.tool_choice, dict) and body.tool_choice.get("type") == "function"
     )
     return ChatJob(
         messages=read_input(body),
-        tools=tool_use(specs, strict, mode, named, several),
-        answer=answer_format((body.text or {}).get("format")),
+        tools=tool_use(specs, mode, named, several),
+        answer=AnswerFormat.from_request((body.text or {}).get("format")),
         thinking=thinking,
         thinking_budget=budget,
         sampling=given(

@@ -46,7 +46,6 @@ def given(**values: Any) -> dict[str, Any]:
 
 def tool_use(
     specs: Sequence[ToolSpec],
-    strict: frozenset[str],
     mode: str,
     named: Sequence[str] | None = None,
     allow_several: bool = True,
@@ -68,7 +67,7 @@ def tool_use(
     if mode == "required" and not names:
         raise refused("tool_choice: a call is demanded, but no tool is declared", "tool_choice")
     allowed = None if named is None else frozenset(named)
-    return ToolUse(tuple(specs), mode == "required", allowed, allow_several, strict)
+    return ToolUse(tuple(specs), mode == "required", allowed, allow_several)
 
 
 def json_answer(schema: Any, field: str) -> AnswerFormat:
