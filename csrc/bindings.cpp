@@ -7,4 +7,5 @@ NB_MODULE(_native, m) {
     culet::bind_string_table(m);
     culet::bind_bpe(m);
     culet::bind_cpu(m);
+    culet::bind_planes(m);
 }

@@ -12,5 +12,6 @@ void bind_ggml_blocks(nb::module_& m);
 void bind_string_table(nb::module_& m);
 void bind_bpe(nb::module_& m);
 void bind_cpu(nb::module_& m);
+void bind_planes(nb::module_& m);
 
 }  // namespace culet

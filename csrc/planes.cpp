@@ -7,6 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "ggml_pack.h"
+
 namespace culet {
 namespace {
 
@@ -159,9 +161,38 @@ void encode_quant_row(const Planes& planes, const RowBuffers& row, int r, uint8_
     }
 }
 
-void encode_quant_tile(Planes& planes, const uint8_t* rows, int64_t row_bytes, int64_t tile,
-                       RowBuffers& buffers) {
-    uint8_t* out = planes.memory.data() + tile * planes.tile_bytes;
+// The inverse of encode_quant_row.
+void read_quant_row(const Planes& planes, const uint8_t* tile, int r, RowBuffers& row) {
+    const QuantLayout& q = quant_layout(planes.layout);
+    const int entry = q.scale_entry_bytes(), groups = q.unit_sub_groups();
+    for (int u = 0; u < planes.num_units; u++) {
+        const uint8_t* unit = tile + int64_t{u} * q.unit_bytes();
+        for (int b = 0; b < q.unit_blocks(); b++) {
+            const int64_t block = int64_t{u} * q.unit_blocks() + b;
+            unpack_codes(q.code_bits, unit + b * q.block_code_bytes(), r,
+                         row.codes.data() + block * kBlockValues);
+        }
+        for (int g = 0; g < groups; g++) {
+            const int64_t group = int64_t{u} * groups + g;
+            const uint8_t* scale = unit + q.scales_offset() + g * entry;
+            const uint8_t* min = unit + q.mins_offset() + g * entry;
+            if (q.scale == ScaleForm::f16) {
+                std::memcpy(&row.f16_scales[group], scale + 2 * r, 2);
+                if (q.mins) std::memcpy(&row.f16_mins[group], min + 2 * r, 2);
+            } else {
+                row.sub_scales[group] = static_cast<int8_t>(scale[r]);
+                if (q.mins) row.sub_mins[group] = min[r];
+            }
+        }
+        if (q.sub_scales()) {
+            std::memcpy(&row.f16_scales[u], unit + q.super_offset() + 2 * r, 2);
+            if (q.mins) std::memcpy(&row.f16_mins[u], unit + q.super_offset() + 32 + 2 * r, 2);
+        }
+    }
+}
+
+void encode_quant_tile(const Planes& planes, const uint8_t* rows, int64_t row_bytes, int64_t tile,
+                       RowBuffers& buffers, uint8_t* out) {
     for (int r = 0; r < kTileRows; r++) {
         const int64_t row = tile * kTileRows + r;
         if (row >= planes.num_rows) return;
@@ -183,9 +214,9 @@ float float_value(CodeForm code, const uint8_t* p) {
     return code == CodeForm::f16 ? ggml::f16_value(bits) : ggml::bf16_value(bits);
 }
 
-void encode_float_tile(Planes& planes, const uint8_t* rows, int64_t row_bytes, int64_t tile) {
+void encode_float_tile(const Planes& planes, const uint8_t* rows, int64_t row_bytes, int64_t tile,
+                       uint8_t* out) {
     const int value_bytes = planes.form->block_bytes;
-    uint8_t* out = planes.memory.data() + tile * planes.tile_bytes;
     for (int r = 0; r < kTileRows; r++) {
         const int64_t row = tile * kTileRows + r;
         if (row >= planes.num_rows) return;
@@ -307,11 +338,57 @@ float float_tile_value(const Planes& planes, const uint8_t* tile, int r, int64_t
     }
 }
 
+// The f16 bit pattern of a float that came from one.
+uint16_t f16_bits(float value) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    if (magnitude >= 0x7f800000u) {  // infinity, NaN with its payload
+        return static_cast<uint16_t>(sign | 0x7c00u | (magnitude >> 13 & 0x3ffu));
+    }
+    if (magnitude >= 0x38800000u) {  // normal: from bias 127 to bias 15
+        return static_cast<uint16_t>(sign | ((magnitude - ((127u - 15u) << 23)) >> 13));
+    }
+    return static_cast<uint16_t>(sign |
+                                 static_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p24f));
+}
+
+void store_float(CodeForm code, float value, uint8_t* p) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    const double wide = static_cast<double>(value);
+    const uint16_t half =
+        code == CodeForm::f16 ? f16_bits(value) : static_cast<uint16_t>(bits >> 16);
+    switch (code) {
+        case CodeForm::f32:
+            store32(p, bits);
+            break;
+        case CodeForm::f64:
+            std::memcpy(p, &wide, 8);
+            break;
+        default:
+            std::memcpy(p, &half, 2);
+    }
+}
+
 }  // namespace
 
-bool encode_planes(Pool& pool, int ggml_id, const uint8_t* rows, int64_t num_rows, int64_t num_cols,
-                   float out_factor, Planes* planes) {
+bool choose_layout(Pool& pool, int ggml_id, const uint8_t* rows, int64_t num_values,
+                   LayoutId* layout) {
+    const PlaneForm& form = *ggml::plane_form(ggml_id);
+    if (!form.code_bits) return float_layout(pool, form, rows, num_values, layout);
+    *layout = layout_of(form);
+    return true;
+}
+
+bool describe_planes(LayoutId layout, int ggml_id, int64_t num_rows, int64_t num_cols,
+                     float out_factor, Planes* planes) {
     const PlaneForm* form = ggml::plane_form(ggml_id);
+    const bool goes = form->code_bits                ? layout == layout_of(*form)
+                      : form->code == CodeForm::bf16 ? layout == LayoutId::bf16
+                      : form->code == CodeForm::f16
+                          ? layout == LayoutId::f16 || layout == LayoutId::bf16
+                          : layout == LayoutId::f32 || layout == LayoutId::bf16;
+    if (!goes) return false;
+    planes->layout = layout;
     planes->form = form;
     planes->num_rows = num_rows;
     planes->num_cols = num_cols;
@@ -323,31 +400,56 @@ bool encode_planes(Pool& pool, int ggml_id, const uint8_t* rows, int64_t num_row
             planes->codebook[i] = static_cast<uint8_t>(form->codebook[i] + 128);
         }
     }
-    const bool quantised = form->code == CodeForm::linear || form->code == CodeForm::codebook;
-    if (quantised) {
-        planes->layout = layout_of(*form);
-    } else if (!float_layout(pool, *form, rows, num_rows * num_cols, &planes->layout)) {
-        return false;
-    }
-    const int64_t values = unit_values(planes->layout);
+    const int64_t values = unit_values(layout);
     planes->num_units = static_cast<int>((num_cols + values - 1) / values);
-    planes->tile_bytes = int64_t{planes->num_units} * unit_bytes(planes->layout);
+    planes->tile_bytes = int64_t{planes->num_units} * unit_bytes(layout);
     planes->num_tiles = (num_rows + kTileRows - 1) / kTileRows;
-    // The kernels prefetch past the end, which is harmless, but never read there.
-    planes->memory = Memory(planes->num_tiles * planes->tile_bytes);
+    planes->tiles = nullptr;
+    return true;
+}
 
-    const int64_t row_bytes = ggml::row_bytes(*form, num_cols);
+void encode_tiles(Pool& pool, const Planes& planes, const uint8_t* rows, uint8_t* out) {
+    const bool quantised = is_quantised(planes.layout);
+    const int64_t row_bytes = ggml::row_bytes(*planes.form, planes.num_cols);
     std::vector<RowBuffers> buffers;
     for (int t = 0; quantised && t < pool.num_threads(); t++) {
-        buffers.emplace_back(planes->padded_cols());
+        buffers.emplace_back(planes.padded_cols());
     }
-    pool.run(static_cast<int>(planes->num_tiles), [&](int tile, int thread) {
+    pool.run(static_cast<int>(planes.num_tiles), [&](int tile, int thread) {
+        uint8_t* to = out + tile * planes.tile_bytes;
         if (quantised) {
-            encode_quant_tile(*planes, rows, row_bytes, tile, buffers[thread]);
+            encode_quant_tile(planes, rows, row_bytes, tile, buffers[thread], to);
         } else {
-            encode_float_tile(*planes, rows, row_bytes, tile);
+            encode_float_tile(planes, rows, row_bytes, tile, to);
         }
     });
+}
+
+bool encode_planes(Pool& pool, int ggml_id, const uint8_t* rows, int64_t num_rows, int64_t num_cols,
+                   float out_factor, Planes* planes) {
+    LayoutId layout;
+    if (!choose_layout(pool, ggml_id, rows, num_rows * num_cols, &layout)) return false;
+    describe_planes(layout, ggml_id, num_rows, num_cols, out_factor, planes);
+    // The kernels prefetch past the end, which is harmless, but never read there.
+    planes->memory = Memory(planes->num_bytes());
+    planes->tiles = planes->memory.data();
+    encode_tiles(pool, *planes, rows, planes->memory.data());
+    return true;
+}
+
+bool restore_planes_row(const Planes& planes, int64_t row, uint8_t* out) {
+    const uint8_t* tile = planes.tile(row / kTileRows);
+    const int r = static_cast<int>(row % kTileRows);
+    if (!is_quantised(planes.layout)) {
+        for (int64_t k = 0; k < planes.num_cols; k++, out += planes.form->block_bytes) {
+            store_float(planes.form->code, float_tile_value(planes, tile, r, k), out);
+        }
+        return true;
+    }
+    if (!ggml::can_pack(planes.form->ggml_id)) return false;
+    RowBuffers buffers(planes.padded_cols());
+    read_quant_row(planes, tile, r, buffers);
+    ggml::pack_row(planes.form->ggml_id, buffers.pointers(), planes.num_cols, out);
     return true;
 }
 

@@ -14,25 +14,6 @@ void check(bool holds, const char* message) {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// The rows of a stored tensor, checked against its type and shape.
-const uint8_t* stored_rows(int ggml_id, int64_t num_rows, int64_t num_cols, nb::handle data) {
-    const ggml::PlaneForm* form = ggml::plane_form(ggml_id);
-    if (!form) refuse("type id " + std::to_string(ggml_id) + " has no codec");
-    Bytes rows;
-    if (!nb::try_cast<Bytes>(data, rows, false)) {
-        throw nb::type_error("data must be a contiguous uint8 matrix");
-    }
-    const int64_t row_bytes = ggml::row_bytes(*form, num_cols);
-    if (num_rows < 1 || num_cols < 1 || row_bytes < 0 ||
-        static_cast<int64_t>(rows.shape(0)) != num_rows ||
-        static_cast<int64_t>(rows.shape(1)) != row_bytes) {
-        refuse("data of " + std::to_string(rows.shape(0)) + " x " + std::to_string(rows.shape(1)) +
-               " bytes is not " + std::to_string(num_rows) + " x " + std::to_string(num_cols) +
-               " values of " + form->name);
-    }
-    return rows.data();
-}
-
 const Kernels* kernels_for(const std::optional<std::string>& isa) {
     const char* error = nullptr;
     const Kernels* kernels = select_kernels(isa ? isa->c_str() : nullptr, &error);
@@ -55,6 +36,45 @@ struct PoolSession {
 
 }  // namespace
 
+const uint8_t* stored_rows(int ggml_id, int64_t num_rows, int64_t num_cols, nb::handle data) {
+    const ggml::PlaneForm* form = ggml::plane_form(ggml_id);
+    if (!form) refuse("type id " + std::to_string(ggml_id) + " has no codec");
+    Bytes rows;
+    if (!nb::try_cast<Bytes>(data, rows, false)) {
+        throw nb::type_error("data must be a contiguous uint8 matrix");
+    }
+    const int64_t row_bytes = ggml::row_bytes(*form, num_cols);
+    if (num_rows < 1 || num_cols < 1 || row_bytes < 0 ||
+        static_cast<int64_t>(rows.shape(0)) != num_rows ||
+        static_cast<int64_t>(rows.shape(1)) != row_bytes) {
+        refuse("data of " + std::to_string(rows.shape(0)) + " x " + std::to_string(rows.shape(1)) +
+               " bytes is not " + std::to_string(num_rows) + " x " + std::to_string(num_cols) +
+               " values of " + form->name);
+    }
+    return rows.data();
+}
+
+const uint8_t* described_tiles(const std::string& layout, int ggml_id, int64_t num_rows,
+                               int64_t num_cols, nb::handle data, Planes* planes) {
+    int id = 0;
+    while (id < kNumLayouts && layout != kLayoutNames[id]) id++;
+    if (id == kNumLayouts) refuse("layout " + layout + " does not exist");
+    const ggml::PlaneForm* form = ggml::plane_form(ggml_id);
+    if (!form || num_rows < 1 || num_cols < 1 || ggml::row_bytes(*form, num_cols) < 0) {
+        refuse("type id " + std::to_string(ggml_id) + " has no rows of that size");
+    }
+    if (!describe_planes(static_cast<LayoutId>(id), ggml_id, num_rows, num_cols, 1.0f, planes)) {
+        refuse("layout " + layout + " does not hold " + form->name);
+    }
+    nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> bytes;
+    if (!nb::try_cast(data, bytes, false)) throw nb::type_error("data must be contiguous uint8");
+    if (static_cast<int64_t>(bytes.size()) != planes->num_bytes()) {
+        refuse(std::to_string(bytes.size()) + " bytes of planes, but the matrix has " +
+               std::to_string(planes->num_bytes()));
+    }
+    return bytes.data();
+}
+
 Recorder::Recorder(int num_threads, bool exact, const std::optional<std::string>& isa)
     : kernels_(kernels_for(isa)),
       pool_(num_threads > 0 ? num_threads : default_num_threads()),
@@ -76,6 +96,22 @@ std::unique_ptr<Weight> Recorder::weight(int ggml_id, int64_t num_rows, int64_t 
     check(exact, "F64 values that float32 can't hold");
     weight->rows = std::make_unique<PlanesRows>(weight->planes);
     weight->num_bytes = weight->planes.memory.num_bytes();
+    return weight;
+}
+
+std::unique_ptr<Weight> Recorder::mapped_weight(const std::string& layout, int ggml_id,
+                                                int64_t num_rows, int64_t num_cols, nb::handle data,
+                                                float factor) {
+    auto weight = std::make_unique<Weight>();
+    Planes& planes = weight->planes;
+    const uint8_t* tiles = described_tiles(layout, ggml_id, num_rows, num_cols, data, &planes);
+    check(reinterpret_cast<uintptr_t>(tiles) % 64 == 0, "planes must be aligned to 64 bytes");
+    planes.tiles = tiles;
+    planes.out_factor = factor;
+    weight->source = nb::borrow(data);
+    weight->rows = std::make_unique<PlanesRows>(planes);
+    weight->num_bytes = planes.num_bytes();
+    weight->reads_source = true;
     return weight;
 }
 

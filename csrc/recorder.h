@@ -41,6 +41,14 @@ struct CheckedPages {
     std::vector<int64_t> first_token;
 };
 
+// The rows of a stored tensor, checked against its type and shape.
+const uint8_t* stored_rows(int ggml_id, int64_t num_rows, int64_t num_cols, nb::handle data);
+
+// Fills `planes` from the layout's name and the shape, but for its tiles; returns the bytes of
+// `data`, which must be as many as the tiles have. ValueError where they don't go together.
+const uint8_t* described_tiles(const std::string& layout, int ggml_id, int64_t num_rows,
+                               int64_t num_cols, nb::handle data, Planes* planes);
+
 // What models call; see culet/ops/interface.py for what each op computes. Every argument is
 // checked when it is recorded: TypeError for the kind of array, ValueError for shapes and indices.
 class Recorder {
@@ -49,6 +57,9 @@ public:
 
     std::unique_ptr<Weight> weight(int ggml_id, int64_t num_rows, int64_t num_cols, nb::handle data,
                                    float factor);
+    // Planes that lie somewhere already; `data` is kept alive.
+    std::unique_ptr<Weight> mapped_weight(const std::string& layout, int ggml_id, int64_t num_rows,
+                                          int64_t num_cols, nb::handle data, float factor);
     std::unique_ptr<Table> table(int ggml_id, int64_t num_rows, int64_t num_cols, nb::handle data,
                                  float factor, bool copy);
     void sync();
