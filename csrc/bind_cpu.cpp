@@ -42,7 +42,8 @@ void bind_recorder(nb::module_& m) {
         .def("encode_weight", &R::weight, nb::arg("ggml_id"), nb::arg("num_rows"),
              nb::arg("num_cols"), nb::arg("data"), nb::arg("factor"))
         .def("mapped_weight", &R::mapped_weight, nb::arg("layout"), nb::arg("ggml_id"),
-             nb::arg("num_rows"), nb::arg("num_cols"), nb::arg("data"), nb::arg("factor"))
+             nb::arg("num_rows"), nb::arg("num_cols"), nb::arg("data"), nb::arg("factor"),
+             nb::arg("owned"))
         .def("stored_table", &R::table, nb::arg("ggml_id"), nb::arg("num_rows"),
              nb::arg("num_cols"), nb::arg("data"), nb::arg("factor"), nb::arg("copy"))
         .def("sync", &R::sync)

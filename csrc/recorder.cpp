@@ -101,7 +101,7 @@ std::unique_ptr<Weight> Recorder::weight(int ggml_id, int64_t num_rows, int64_t 
 
 std::unique_ptr<Weight> Recorder::mapped_weight(const std::string& layout, int ggml_id,
                                                 int64_t num_rows, int64_t num_cols, nb::handle data,
-                                                float factor) {
+                                                float factor, bool owned) {
     auto weight = std::make_unique<Weight>();
     Planes& planes = weight->planes;
     const uint8_t* tiles = described_tiles(layout, ggml_id, num_rows, num_cols, data, &planes);
@@ -110,8 +110,8 @@ std::unique_ptr<Weight> Recorder::mapped_weight(const std::string& layout, int g
     planes.out_factor = factor;
     weight->source = nb::borrow(data);
     weight->rows = std::make_unique<PlanesRows>(planes);
-    weight->num_bytes = planes.num_bytes();
-    weight->reads_source = true;
+    weight->num_bytes = owned ? planes.num_bytes() : 0;
+    weight->reads_source = !owned;
     return weight;
 }
 
@@ -122,7 +122,7 @@ std::unique_ptr<Table> Recorder::table(int ggml_id, int64_t num_rows, int64_t nu
     table->source = copy ? nb::object(data.attr("copy")()) : nb::borrow(data);
     if (copy) rows = nb::cast<Bytes>(table->source).data();
     table->rows = std::make_unique<StoredRows>(ggml_id, rows, num_rows, num_cols, factor);
-    table->num_bytes = num_rows * ggml::row_bytes(*ggml::plane_form(ggml_id), num_cols);
+    table->num_bytes = copy ? num_rows * ggml::row_bytes(*ggml::plane_form(ggml_id), num_cols) : 0;
     table->reads_source = !copy;
     return table;
 }

@@ -19,8 +19,8 @@ namespace nb = nanobind;
 // Something to look rows up in, as Python holds it.
 struct Table {
     std::unique_ptr<RowSource> rows;
-    nb::object source;  // keeps mapped bytes alive; null for planes
-    int64_t num_bytes = 0;
+    nb::object source;      // keeps mapped bytes alive; null for planes
+    int64_t num_bytes = 0;  // of memory that is held; not what is read from a mapped file
     bool reads_source = false;
 };
 
@@ -57,9 +57,10 @@ public:
 
     std::unique_ptr<Weight> weight(int ggml_id, int64_t num_rows, int64_t num_cols, nb::handle data,
                                    float factor);
-    // Planes that lie somewhere already; `data` is kept alive.
+    // Planes that lie somewhere already; `data` is kept alive. Not `owned`: it is a mapped file's.
     std::unique_ptr<Weight> mapped_weight(const std::string& layout, int ggml_id, int64_t num_rows,
-                                          int64_t num_cols, nb::handle data, float factor);
+                                          int64_t num_cols, nb::handle data, float factor,
+                                          bool owned);
     std::unique_ptr<Table> table(int ggml_id, int64_t num_rows, int64_t num_cols, nb::handle data,
                                  float factor, bool copy);
     void sync();

@@ -115,6 +115,16 @@ class Recorder:
     def encode_weight(
         self, ggml_id: int, num_rows: int, num_cols: int, data: NDArray[np.uint8], factor: float
     ) -> Weight: ...
+    def mapped_weight(
+        self,
+        layout: str,
+        ggml_id: int,
+        num_rows: int,
+        num_cols: int,
+        data: NDArray[np.uint8],
+        factor: float,
+        owned: bool,
+    ) -> Weight: ...
     def stored_table(
         self,
         ggml_id: int,
@@ -250,3 +260,37 @@ class Recorder:
 
 def isa_levels() -> list[str]: ...
 def default_num_threads() -> int: ...
+
+# bind_planes.cpp
+
+PLANES_VERSION: int
+
+def planes_bytes(layout: str, ggml_id: int, num_rows: int, num_cols: int) -> int: ...
+
+class Packer:
+    """Threads that re-encode between stored rows and tiled planes; 0: all physical cores."""
+
+    def __init__(self, num_threads: int) -> None: ...
+    def layout(
+        self, ggml_id: int, num_rows: int, num_cols: int, data: NDArray[np.uint8]
+    ) -> str: ...
+    def encode(
+        self,
+        layout: str,
+        ggml_id: int,
+        num_rows: int,
+        num_cols: int,
+        data: NDArray[np.uint8],
+        out: NDArray[np.uint8],
+    ) -> None: ...
+    def restore(
+        self,
+        layout: str,
+        ggml_id: int,
+        num_cols: int,
+        tiles: NDArray[np.uint8],
+        out: NDArray[np.uint8],
+    ) -> bool: ...
+    def decode(
+        self, layout: str, ggml_id: int, tiles: NDArray[np.uint8], out: NDArray[np.float32]
+    ) -> None: ...

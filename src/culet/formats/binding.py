@@ -35,6 +35,7 @@ from culet.formats.names import (
     Row,
 )
 from culet.quant.tensor import QTensor
+from culet.quant.tiles import row_part
 from culet.quant.types import BY_NAME
 
 Transform = Literal["none", "plus_one"]
@@ -283,7 +284,7 @@ def _row_slice(tensor: QTensor, source: TensorSource, file_label: str) -> QTenso
             f"{file_label}: tensor {tensor.name} has shape {list(tensor.shape)}, "
             f"but {source.canonical} is its rows {start} to {end}"
         )
-    return replace(tensor, shape=(end - start, tensor.row_values), data=tensor.data[start:end])
+    return row_part(tensor, start, end)
 
 
 def _nvfp4_scale(checkpoint: Checkpoint, tensor: QTensor, scale_name: str) -> NDArray[np.float32]:

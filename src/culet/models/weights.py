@@ -6,7 +6,6 @@ Knows canonical names (see the names table of `formats`) and shapes; reads no fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from culet.errors import ModelFileError
 from culet.ops.interface import Array, Ops, Placement, Weight
 from culet.quant.blocks import decode
 from culet.quant.tensor import QTensor
+from culet.quant.tiles import matrix, row_part
 
 
 class WeightLoader:
@@ -70,7 +70,7 @@ class WeightLoader:
         tensor = self.tensor(name, sum(num_out), num_in)
         ends = np.cumsum(num_out).tolist()
         parts = [
-            self.ops.weight(rows(tensor, end - count, end)) if count else None
+            self.ops.weight(row_part(tensor, end - count, end)) if count else None
             for count, end in zip(num_out, ends, strict=True)
         ]
         self.done(name, *parts)
@@ -79,7 +79,7 @@ class WeightLoader:
     def experts(self, name: str, num_experts: int, num_out: int, num_in: int) -> list[Weight]:
         """One weight [num_out, num_in] for each of the stacked experts."""
         tensor = self.tensor(name, num_experts, num_out, num_in)
-        parts = [self.ops.weight(expert(tensor, index)) for index in range(num_experts)]
+        parts = [self.ops.weight(matrix(tensor, index)) for index in range(num_experts)]
         self.done(name, *parts)
         return parts
 
@@ -120,23 +120,3 @@ class WeightLoader:
             raise ModelFileError(
                 f"{self._label}: {len(self._left)} tensors have no use in this model: {first}"
             )
-
-
-def rows(tensor: QTensor, begin: int, end: int) -> QTensor:
-    """Rows [begin, end) of a two-dimensional tensor, as a view."""
-    return replace(tensor, shape=(end - begin, tensor.row_values), data=tensor.data[begin:end])
-
-
-def expert(tensor: QTensor, index: int) -> QTensor:
-    """One [out, in] tensor of a stacked [experts, out, in], as a view."""
-    num_out = tensor.shape[1]
-    scale = tensor.scale
-    if scale is not None and len(scale) > 1:
-        scale = scale[index : index + 1]
-    return replace(
-        tensor,
-        name=f"{tensor.name}[{index}]",
-        shape=tensor.shape[1:],
-        data=tensor.data[index * num_out : (index + 1) * num_out],
-        scale=scale,
-    )

@@ -26,6 +26,7 @@ from culet.ops.interface import (
 from culet.ops.reference_kv import ReferenceKvLayer, attend, row_slots
 from culet.quant.blocks import decode_rows
 from culet.quant.tensor import QTensor
+from culet.quant.tiles import plain
 
 Float32Array = NDArray[np.float32]
 
@@ -167,10 +168,10 @@ class ReferenceOps:
         return np.asarray(array)
 
     def weight(self, source: QTensor) -> Weight:
-        return ReferenceWeight(source, self, keep=True)
+        return ReferenceWeight(plain(source), self, keep=True)
 
     def table(self, source: QTensor, placement: Placement) -> Weight:
-        return ReferenceWeight(source, self, keep=False)
+        return ReferenceWeight(plain(source), self, keep=False)
 
     def kv_layer(
         self, num_pages: int, page_tokens: int, num_kv_heads: int, head_dim: int, kv_type: KvType

@@ -17,6 +17,7 @@ from culet.quant.planes import (
     unpack_rows,
 )
 from culet.quant.tensor import QTensor
+from culet.quant.tiles import plain
 from culet.quant.unpack import U8
 
 
@@ -26,6 +27,7 @@ def decode(tensor: QTensor) -> Float32Array:
     Raises ModelFileError for a tensor whose bytes contradict its shape or whose F64 values float32
     can't hold, and UnsupportedModelError for integer types.
     """
+    tensor = plain(tensor)
     check_tensor(tensor)
     return _decode(tensor, tensor.data, scale_of_rows(tensor)).reshape(tensor.shape)
 

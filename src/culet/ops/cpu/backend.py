@@ -63,13 +63,23 @@ class CpuOps(Recorder):
         return array
 
     def weight(self, source: QTensor) -> Weight:
-        """See `Ops.weight`: the matrix in tiled planes, in private memory.
+        """See `Ops.weight`: the matrix in tiled planes, in private memory unless it has them.
 
         Raises:
             ModelFileError: an F64 tensor with values that float32 can't hold.
             CapacityError: there is no memory for the planes.
         """
         try:
+            if source.tiles is not None:
+                return self.mapped_weight(
+                    source.tiles.layout,
+                    source.qtype.ggml_id,
+                    source.num_rows,
+                    source.row_values,
+                    source.tiles.data,
+                    _factor(source),
+                    source.tiles.owned,
+                )
             return self.encode_weight(
                 source.qtype.ggml_id,
                 source.num_rows,
