@@ -21,10 +21,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from vs_llama_cpp import commit, machine, probe
 
 import culet
 from culet.engine.request import EnginePrompt, SamplingParams
+from vs_llama_cpp import commit, machine, probe
 
 
 def decode(llm: culet.LLM, batch: int, args: argparse.Namespace, seed: int) -> dict[str, float]:
