@@ -32,7 +32,7 @@ def tiny_config(window: int = WINDOW) -> ModelConfig:
             window=window if kind == "sliding" else None,
             num_heads=2,
             num_kv_heads=1,
-            head_dim=32 if kind == "full" else 16,
+            head_dim=64 if kind == "full" else 32,
             kv_owner=owner,
             value_is_key=False,
             ffn_dim=32 if owner == index else 64,
@@ -52,8 +52,8 @@ def tiny_config(window: int = WINDOW) -> ModelConfig:
         ple_vocab_size=VOCAB,
         layers=layers,
         ropes={
-            "full": RopeSpec(1e6, 32, num_rotated_pairs=4),
-            "sliding": RopeSpec(1e4, 16),
+            "full": RopeSpec(1e6, 64, num_rotated_pairs=8),
+            "sliding": RopeSpec(1e4, 32),
         },
     )
 
@@ -80,10 +80,10 @@ class RandomWeights(WeightLoader):
 
 
 @cache
-def tiny_model() -> tuple[Model, Ops]:
+def tiny_model(threads: int = 2) -> tuple[Model, Ops]:
     """The model and its backend; `cpu` if it is built, else `reference`."""
     try:
-        ops = load_ops("cpu", threads=2)
+        ops = load_ops("cpu", threads=threads)
     except BackendError:
         ops = load_ops("reference")
     return Gemma4(tiny_config(), RandomWeights(ops)), ops

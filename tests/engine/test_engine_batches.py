@@ -60,22 +60,26 @@ def make_crowd() -> list[Asked]:
 CROWD = make_crowd()
 
 
-def new_engine(**changes: object) -> Engine:
-    model, ops = tiny_model()
+def new_engine(threads: int = 2, **changes: object) -> Engine:
+    model, ops = tiny_model(threads)
     return Engine(model, ops, replace(CONFIG, **changes))
+
+
+def each_alone(**changes: object) -> list[list[int]]:
+    """Each request by itself, without a cache."""
+    with new_engine(max_seqs=1, prefix_cache=False, **changes) as engine:
+        return [asked.submit(engine).result()[0].token_ids for asked in CROWD]
 
 
 @pytest.fixture(scope="module")
 def alone() -> list[list[int]]:
-    """Each request by itself, without a cache."""
-    with new_engine(max_seqs=1, prefix_cache=False) as engine:
-        return [asked.submit(engine).result()[0].token_ids for asked in CROWD]
+    return each_alone()
 
 
 def test_the_crowd_is_worth_comparing(alone: list[list[int]]) -> None:
     assert all(len(tokens) >= 64 for tokens in alone)
     assert len({tuple(tokens) for tokens in alone}) == NUM_REQUESTS
-    assert all(len(set(tokens)) > 5 for tokens in alone)
+    assert sum(len(set(tokens)) > 5 for tokens in alone) > 40  # greedy text may run in circles
 
 
 def in_order_of_arrival(seed: int) -> Iterator[tuple[int, Asked]]:
@@ -118,6 +122,21 @@ def test_a_request_in_a_crowd_is_the_request_alone(
         if "kv_bytes" in changes:
             assert engine.metrics.preemptions.value > 0
         check_pages_come_free(engine)
+
+
+def test_the_thread_count_changes_nothing(alone: list[list[int]]) -> None:
+    with new_engine(threads=1) as engine:
+        handles = [asked.submit(engine) for asked in CROWD]
+        assert [handle.result()[0].token_ids for handle in handles] == alone
+
+
+def test_quantised_kv_is_as_invariant(alone: list[list[int]]) -> None:
+    expected = each_alone(kv_type="q8_0")
+    assert expected != alone
+    with new_engine(kv_type="q8_0", prefill_tokens=64) as engine:
+        handles = {i: asked.submit(engine) for i, asked in in_order_of_arrival(seed=4)}
+        for index, handle in handles.items():
+            assert handle.result()[0].token_ids == expected[index], f"request {index}"
 
 
 def test_cancelling_a_third_leaves_the_others_untouched(alone: list[list[int]]) -> None:

@@ -187,17 +187,23 @@ def _draw(logits: Float32Array, peak: float, params: SamplingParams, u: float) -
     """The token that `u` in [0, 1) falls on, kept tokens laid side by side in order of id."""
     if not params.top_k and params.top_p == 1.0 and not params.min_p and params.typical_p == 1.0:
         shares = np.exp((logits - np.float32(peak)) / np.float32(params.temperature))
-        return _place(shares.astype(np.float64), u)
+        # Block sums first: a running sum over the whole vocabulary takes ten times as long.
+        sums = np.add.reduceat(shares, np.arange(0, len(shares), _BLOCK), dtype=np.float64)
+        block, left = _place(sums, u * float(sums.sum()))
+        begin = block * _BLOCK
+        return begin + _place(shares[begin : begin + _BLOCK].astype(np.float64), left)[0]
     ids, weight = _kept(logits, peak, params)
     order = np.argsort(ids)
-    return int(ids[order[_place(weight[order], u)]])
+    return int(ids[order[_place(weight[order], u * float(weight.sum()))[0]]])
 
 
-def _place(weight: Float64Array, u: float) -> int:
+def _place(weight: Float64Array, target: float) -> tuple[int, float]:
+    """The weight at which the running sum passes `target`, and how far into it `target` lies."""
     cumulative = np.cumsum(weight)
-    place = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
-    # The product can round up to the sum itself.
-    return min(place, len(weight) - 1)
+    place = int(np.searchsorted(cumulative, target, side="right"))
+    if place == len(weight):  # sums are rounded; never a token of no weight, which is forbidden
+        place = int(np.flatnonzero(weight)[-1])
+    return place, target - float(cumulative[place] - weight[place])
 
 
 def _kept(
