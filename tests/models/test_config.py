@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from transformers import Gemma4TextConfig
 
 from culet.errors import ModelFileError, UnsupportedModelError
 from culet.formats.checkpoint import TensorInfo
 from culet.formats.gguf_writer import float_tensor
-from culet.models.config import ModelConfig, RopeSpec, kv_owners
+from culet.models.config import AttentionKind, ModelConfig, RopeSpec, kv_owners
 from culet.models.registry import read_config
 from culet.quant.tensor import QTensor
 from support.tiny_models import BASE, Tiny, gguf_arrays, gguf_metadata, make_model
@@ -157,6 +158,33 @@ def test_sharing_without_an_owner_is_refused() -> None:
         kv_owners(["sliding", "full"], 2, "key")
     with pytest.raises(ModelFileError, match="key is 3, but the model has only 2"):
         kv_owners(["sliding", "full"], 3, "key")
+
+
+def test_any_pattern_that_transformers_accepts() -> None:
+    """All patterns of up to five layers, the last of them full as transformers would have it."""
+    num_accepted = 0
+    for length in range(1, 6):
+        for code in range(2 ** (length - 1)):
+            sliding = [bool(code >> i & 1) for i in range(length - 1)] + [False]
+            types = ["sliding_attention" if s else "full_attention" for s in sliding]
+            kinds: list[AttentionKind] = ["sliding" if s else "full" for s in sliding]
+            for shared in range(length):
+                theirs = Gemma4TextConfig(
+                    num_hidden_layers=length, layer_types=types, num_kv_shared_layers=shared
+                )
+                try:
+                    modes = theirs.kv_sharing_modes
+                except ValueError:
+                    with pytest.raises(UnsupportedModelError):
+                        kv_owners(kinds, shared, "key")
+                    continue
+                stores = {kinds[i]: i for i, mode in enumerate(modes) if mode == "store"}
+                expected = [
+                    stores[kinds[i]] if mode == "reuse" else i for i, mode in enumerate(modes)
+                ]
+                assert kv_owners(kinds, shared, "key") == expected
+                num_accepted += 1
+    assert num_accepted > 50
 
 
 # ---- config.json ---------------------------------------------------------------------------------
@@ -306,6 +334,11 @@ def test_rope_freqs_are_checked(freqs: np.ndarray, message: str) -> None:
     checkpoint.tensors["rope_freqs.weight"] = freqs
     with pytest.raises(ModelFileError, match=message):
         read_config(checkpoint)
+
+
+def test_a_cap_of_zero_is_none() -> None:
+    assert read_config(gguf()).logit_softcap == 30.0
+    assert read_config(with_keys(gguf(), final_logit_softcapping=0.0)).logit_softcap is None
 
 
 def test_key_and_value_widths_must_agree() -> None:

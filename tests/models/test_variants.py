@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,12 +12,12 @@ import torch
 
 from culet.errors import ModelFileError
 from culet.formats.gguf_writer import float_tensor
-from culet.ops.interface import Ops
+from culet.ops.interface import KvType, Ops
 from culet.quant.blocks import decode
 from culet.quant.encode import encode
 from culet.quant.tensor import QTensor
 from culet.quant.types import BY_NAME
-from support.harness import BACKENDS, Float32Array, Loaded, exact_ops, prompt
+from support.harness import BACKENDS, Float32Array, Loaded, cut, exact_ops, prompt
 from support.tiny_models import (
     CONFIGS,
     Tiny,
@@ -168,6 +168,20 @@ def test_quantised_weights(ops: Ops, tmp_path: Path, type_name: str) -> None:
 
 
 BASE_LAYERS = ["sliding_attention", "full_attention", "full_attention"]
+
+
+@pytest.mark.parametrize("kv_type", get_args(KvType))
+def test_every_kv_type_is_independent_of_pieces(ops: Ops, tmp_path: Path, kv_type: KvType) -> None:
+    """Bit for bit; and rounding of K and V moves logits by a small part of their size."""
+    model = make_model(Tiny("kv", "gemma4", {"head_dim": 32, "global_head_dim": 64}))
+    loaded = Loaded(save_gguf(model, tmp_path / "kv.gguf"), ops)
+    ids = prompt(loaded.config, LENGTH)
+    whole = loaded.logits(ids, kv_type=kv_type)
+    for pieces in (cut(LENGTH, 1), cut(LENGTH, 7)):
+        np.testing.assert_array_equal(loaded.logits(ids, pieces, kv_type=kv_type), whole)
+    rounding = np.abs(whole - loaded.logits(ids)).max()
+    assert (rounding == 0) == (kv_type == "f32")
+    assert rounding < 0.1 * np.abs(whole).max()
 
 
 # ---- what must matter ----------------------------------------------------------------------------

@@ -156,8 +156,9 @@ def _finish(
     check_layers(layers)
     hidden_size = fields.integer("embedding_length")
     softcap = None
-    if "final_logit_softcapping" in fields:
-        softcap = fields.number("final_logit_softcapping")
+    key = "final_logit_softcapping"
+    if key in fields and fields.raw(key) != 0:  # 0 stands for none, as in llama.cpp
+        softcap = fields.number(key)
     return ModelConfig(
         architecture=architecture,
         hidden_size=hidden_size,
