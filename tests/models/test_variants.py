@@ -130,7 +130,7 @@ def test_a_head_of_its_own(model: Any, ops: Ops, tmp_path: Path) -> None:
 
 def test_a_tied_table_is_one_weight(model: Any, ops: Ops, tmp_path: Path) -> None:
     head = Loaded(save_gguf(model, tmp_path / "tied.gguf"), ops).model.head
-    assert head.output is head.embedding
+    assert head.output_table is head.embedding
 
 
 @pytest.mark.parametrize("type_name", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_K"])

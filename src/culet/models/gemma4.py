@@ -12,52 +12,39 @@ import numpy as np
 
 from culet.models.base import Step, StepOutput
 from culet.models.config import LayerSpec, ModelConfig
-from culet.models.layers import Attention, Head, RopeTables, Rows, Scratch
+from culet.models.layers import Attention, GatedMlp, Head, RopeTables, Rows, Scratch
 from culet.models.weights import WeightLoader
 from culet.ops.interface import Array, Experts, Int32Array, KvLayer, Ops, Placement, Weight
 
 
-class Mlp:
-    """The feed-forward block: a gated MLP, with routed experts beside it in some models."""
+class MoeMlp:
+    """The feed-forward block of a mixture of experts: a gated MLP with routed experts beside it."""
 
     def __init__(self, config: ModelConfig, spec: LayerSpec, loader: WeightLoader) -> None:
-        self.ops = loader.ops
-        self.eps = config.rms_eps
-        self.width = spec.ffn_dim
+        self.dense = GatedMlp(config, spec, loader)
+        self.experts = _load_experts(config, spec, loader)
         name = f"layers.{spec.index}."
         hidden = config.hidden_size
-        self.norm = loader.vector(name + "ffn_norm", hidden)
-        self.gate = loader.linear(name + "ffn_gate", spec.ffn_dim, hidden)
-        self.up = loader.linear(name + "ffn_up", spec.ffn_dim, hidden)
-        self.down = loader.linear(name + "ffn_down", hidden, spec.ffn_dim)
-        self.post_norm = loader.vector(name + "post_ffw_norm", hidden)
-        self.experts: Experts | None = None
-        if spec.num_experts:
-            self.experts = _load_experts(config, spec, loader)
-            self.mlp_post_norm = loader.vector(name + "mlp_post_norm", hidden)
-            self.experts_norm = loader.vector(name + "experts_norm", hidden)
-            self.experts_post_norm = loader.vector(name + "experts_post_norm", hidden)
+        self.dense_post_norm = loader.vector(name + "mlp_post_norm", hidden)
+        self.experts_norm = loader.vector(name + "experts_norm", hidden)
+        self.experts_post_norm = loader.vector(name + "experts_post_norm", hidden)
 
-    def run(self, x: Array, num_rows: int, scratch: Scratch) -> None:
+    def run(self, x: Array, rows: Rows, scratch: Scratch) -> None:
         """x += the block's output."""
-        if self.experts is not None:
-            self.ops.moe_mlp(
-                x,
-                self.norm,
-                self.gate,
-                self.up,
-                self.down,
-                self.mlp_post_norm,
-                self.experts,
-                self.experts_norm,
-                self.experts_post_norm,
-                self.post_norm,
-                self.eps,
-            )
-            return
-        gated = scratch.take("gated", num_rows, self.width)
-        self.ops.gate_up(gated, x, self.norm, self.eps, self.gate, self.up)
-        self.ops.linear_norm_add(x, gated, self.down, self.post_norm, self.eps)
+        dense = self.dense
+        dense.ops.moe_mlp(
+            x,
+            dense.norm,
+            dense.gate,
+            dense.up,
+            dense.down,
+            self.dense_post_norm,
+            self.experts,
+            self.experts_norm,
+            self.experts_post_norm,
+            dense.post_norm,
+            dense.eps,
+        )
 
 
 def _load_experts(config: ModelConfig, spec: LayerSpec, loader: WeightLoader) -> Experts:
@@ -110,6 +97,7 @@ class PerLayerInputs:
     def __init__(self, config: ModelConfig, loader: WeightLoader, placement: Placement) -> None:
         self.ops = loader.ops
         self.eps = config.rms_eps
+        self.hidden_size = config.hidden_size
         self.width = config.ple_dim
         self.num_first = config.last_owning_layer
         self.num_rest = len(config.layers) - self.num_first
@@ -124,14 +112,21 @@ class PerLayerInputs:
         self.rest = rest
         self.norm = loader.vector("per_layer_proj_norm", self.width)
 
-    def run_first(self, x: Array, token_ids: Int32Array) -> Array | None:
+    def run_first(self, x: Array, step: Step) -> Array | None:
         """Inputs [n, last owning layer, ple_dim] of the layers before the last owning one."""
         if self.first is None:
             return None
-        return self._run(x, token_ids, 0, self.num_first, self.first)
+        return self._run(x, step.token_ids, 0, self.num_first, self.first)
 
-    def run_rest(self, x: Array, token_ids: Int32Array) -> Array:
-        """Inputs [m, the other layers, ple_dim] from the last owning layer on."""
+    def run_rest(self, x: Array, step: Step) -> Array | None:
+        """Inputs [m, the other layers, ple_dim] of kept rows, from the last owning layer on."""
+        num_kept = len(step.kept_rows)
+        if not num_kept:
+            return None
+        if num_kept < len(step.token_ids):
+            everything, x = x, self.ops.empty(num_kept, self.hidden_size)
+            self.ops.gather_rows(x, everything, step.kept_rows)
+        token_ids = step.token_ids[step.kept_rows]
         return self._run(x, token_ids, self.num_first, self.num_rest, self.rest)
 
     def _run(
@@ -150,7 +145,7 @@ class Layer:
     def __init__(self, config: ModelConfig, spec: LayerSpec, loader: WeightLoader) -> None:
         self.ops = loader.ops
         self.attention = Attention(config, spec, loader)
-        self.mlp = Mlp(config, spec, loader)
+        self.mlp = (MoeMlp if spec.num_experts else GatedMlp)(config, spec, loader)
         self.per_layer = PerLayerStep(config, spec, loader) if config.ple_dim else None
         scale = f"layers.{spec.index}.layer_scale"
         self.scale = float(loader.values(scale, 1)[0]) if scale in loader else 1.0
@@ -159,7 +154,7 @@ class Layer:
         self, x: Array, rows: Rows, per_layer: Array | None, scratch: Scratch
     ) -> None:
         """The rest of the layer, for rows that the attention block has run for."""
-        self.mlp.run(x, rows.num_rows, scratch)
+        self.mlp.run(x, rows, scratch)
         if self.per_layer is not None:
             self.per_layer.run(x, per_layer)
         if self.scale != 1.0:
@@ -183,47 +178,30 @@ class Gemma4:
 
     def forward(self, step: Step, kv: Mapping[int, KvLayer]) -> StepOutput:
         """Enqueue one step; see `Model.forward`."""
-        ops, last = self.ops, self.config.last_owning_layer
-        num_rows, num_kept = len(step.token_ids), len(step.kept_rows)
-        all_kept = num_kept == num_rows
-        scratch = Scratch(ops)
-        x = self.head.embed(step.token_ids)
-        if step.embedding_rows is not None and step.embeddings is not None:
-            ops.scatter_rows(x, ops.constant(step.embeddings), step.embedding_rows)
-        rows = self.ropes.rows(step.positions, step.pages)
-
+        last = self.config.last_owning_layer
+        scratch = Scratch(self.ops)
+        x = self.head.embed(step)
+        rows = self.ropes.all_rows(step)
+        kept = self.ropes.kept_rows(step, rows)
         first = rest = None
         if self.inputs is not None:
-            first = self.inputs.run_first(x, step.token_ids)
-            if num_kept:
-                kept_x = x if all_kept else self._gather(x, step.kept_rows)
-                rest = self.inputs.run_rest(kept_x, step.token_ids[step.kept_rows])
+            # Both before the first layer: they are made of x as it is embedded.
+            first = self.inputs.run_first(x, step)
+            rest = self.inputs.run_rest(x, step)
 
         for index in range(last):
             per_layer = first[:, index] if first is not None else None
             self._run_layer(index, x, rows, per_layer, kv, scratch)
-        owner = self.layers[last].attention
-        if not num_kept:
-            owner.run_kv(x, rows, kv[last], scratch)
-            return StepOutput(hidden=ops.empty(0, self.config.hidden_size), logits=None)
-        if all_kept:
-            kept = rows
-            owner.run(x, rows, kv[last], scratch)
-        else:
-            owner.run_kv(x, rows, kv[last], scratch)
-            x = self._gather(x, step.kept_rows)
-            kept = self.ropes.rows(step.positions[step.kept_rows], step.kept_pages)
-            owner.run_q(x, kept, kv[last], scratch)
-        self.layers[last].run_after_attention(
-            x, kept, rest[:, 0] if rest is not None else None, scratch
-        )
+        attention = self.layers[last].attention
+        x = attention.run_last_owner(x, rows, kept, step, kv[last], scratch)
+        if not kept.num_rows:
+            return self.head.output(x, step)
+        per_layer = rest[:, 0] if rest is not None else None
+        self.layers[last].run_after_attention(x, kept, per_layer, scratch)
         for index in range(last + 1, len(self.layers)):
             per_layer = rest[:, index - last] if rest is not None else None
             self._run_layer(index, x, kept, per_layer, kv, scratch)
-
-        hidden = self.head.hidden(x)
-        logits = self.head.logits(hidden, step.wants_logits) if len(step.wants_logits) else None
-        return StepOutput(hidden=hidden, logits=logits)
+        return self.head.output(x, step)
 
     def _run_layer(
         self,
@@ -237,8 +215,3 @@ class Gemma4:
         layer = self.layers[index]
         layer.attention.run(x, rows, kv[self.config.layers[index].kv_owner], scratch)
         layer.run_after_attention(x, rows, per_layer, scratch)
-
-    def _gather(self, x: Array, chosen: Int32Array) -> Array:
-        out = self.ops.empty(len(chosen), self.config.hidden_size)
-        self.ops.gather_rows(out, x, chosen)
-        return out

@@ -1,10 +1,11 @@
-"""What Gemma 4 and Gemma 3 have alike: a step's buffers, rotary tables and one attention block."""
+"""What Gemma 4 and Gemma 3 have alike: a step's buffers, rotary tables, attention, MLP and head."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from culet.models.base import Step, StepOutput
 from culet.models.config import AttentionKind, LayerSpec, ModelConfig
 from culet.models.weights import WeightLoader
 from culet.ops.interface import Array, Int32Array, KvLayer, Ops, PageTable, Weight
@@ -45,14 +46,24 @@ class RopeTables:
             kind: ops.constant(spec.inverse_frequencies()) for kind, spec in config.ropes.items()
         }
 
-    def rows(self, positions: Int32Array, pages: Mapping[AttentionKind, PageTable]) -> Rows:
-        """Enqueue the tables of rows at these positions."""
+    def all_rows(self, step: Step) -> Rows:
+        """Enqueue the tables of all rows of a step."""
+        return self._tables(step.positions, step.pages)
+
+    def kept_rows(self, step: Step, rows: Rows) -> Rows:
+        """The same of the kept rows; `rows` itself if these are all."""
+        if len(step.kept_rows) == rows.num_rows:
+            return rows
+        return self._tables(step.positions[step.kept_rows], step.kept_pages)
+
+    def _tables(self, positions: Int32Array, pages: Mapping[AttentionKind, PageTable]) -> Rows:
         num_rows = len(positions)
         cos, sin = {}, {}
         for kind, inverse in self._inverse.items():
             cos[kind] = self._ops.empty(num_rows, self._half[kind])
             sin[kind] = self._ops.empty(num_rows, self._half[kind])
-            self._ops.rope_table(cos[kind], sin[kind], positions, inverse)
+            if num_rows:
+                self._ops.rope_table(cos[kind], sin[kind], positions, inverse)
         return Rows(num_rows, pages, cos, sin)
 
 
@@ -70,7 +81,7 @@ class Attention:
         # Gemma 4 norms V, without a weight; Gemma 3 stores it as projected.
         self.normalize_v = config.architecture == "gemma4"
         name = f"layers.{spec.index}."
-        hidden = config.hidden_size
+        self.hidden_size = hidden = config.hidden_size
         self.q_width = spec.num_heads * spec.head_dim
         self.kv_width = spec.num_kv_heads * spec.head_dim
         self.norm = loader.vector(name + "attn_norm", hidden)
@@ -92,14 +103,23 @@ class Attention:
         self._project(x, rows, kv, scratch, with_q=True, with_kv=self.spec.owns_kv)
         self._attend(x, rows, kv, scratch)
 
-    def run_kv(self, x: Array, rows: Rows, kv: KvLayer, scratch: Scratch) -> None:
-        """Write K and V of the rows; x stays as it is."""
-        self._project(x, rows, kv, scratch, with_q=False, with_kv=True)
+    def run_last_owner(
+        self, x: Array, rows: Rows, kept: Rows, step: Step, kv: KvLayer, scratch: Scratch
+    ) -> Array:
+        """The block in the last layer that owns K/V, where rows end of which nothing is wanted.
 
-    def run_q(self, x: Array, rows: Rows, kv: KvLayer, scratch: Scratch) -> None:
-        """x += the attention block's output, for rows whose K and V are in their pages already."""
-        self._project(x, rows, kv, scratch, with_q=True, with_kv=False)
-        self._attend(x, rows, kv, scratch)
+        All rows' K and V are written; only kept rows go on. Returns x of these, [num_kept, hidden].
+        """
+        if kept is rows:
+            self.run(x, rows, kv, scratch)
+            return x
+        self._project(x, rows, kv, scratch, with_q=False, with_kv=True)
+        going_on = self.ops.empty(kept.num_rows, self.hidden_size)
+        if kept.num_rows:
+            self.ops.gather_rows(going_on, x, step.kept_rows)
+            self._project(going_on, kept, kv, scratch, with_q=True, with_kv=False)
+            self._attend(going_on, kept, kv, scratch)
+        return going_on
 
     def _project(
         self, x: Array, rows: Rows, kv: KvLayer, scratch: Scratch, with_q: bool, with_kv: bool
@@ -139,6 +159,28 @@ class Attention:
         self.ops.linear_norm_add(x, mixed, self.output, self.post_norm, self.eps)
 
 
+class GatedMlp:
+    """The feed-forward block: gate, up, down, between two norms."""
+
+    def __init__(self, config: ModelConfig, spec: LayerSpec, loader: WeightLoader) -> None:
+        self.ops = loader.ops
+        self.eps = config.rms_eps
+        self.width = spec.ffn_dim
+        name = f"layers.{spec.index}."
+        hidden = config.hidden_size
+        self.norm = loader.vector(name + "ffn_norm", hidden)
+        self.gate = loader.linear(name + "ffn_gate", spec.ffn_dim, hidden)
+        self.up = loader.linear(name + "ffn_up", spec.ffn_dim, hidden)
+        self.down = loader.linear(name + "ffn_down", hidden, spec.ffn_dim)
+        self.post_norm = loader.vector(name + "post_ffw_norm", hidden)
+
+    def run(self, x: Array, rows: Rows, scratch: Scratch) -> None:
+        """x += the block's output."""
+        gated = scratch.take("gated", rows.num_rows, self.width)
+        self.ops.gate_up(gated, x, self.norm, self.eps, self.gate, self.up)
+        self.ops.linear_norm_add(x, gated, self.down, self.post_norm, self.eps)
+
+
 class Head:
     """Output norm and LM head; the head is the token embedding unless the file has another."""
 
@@ -148,24 +190,29 @@ class Head:
         shape = (config.vocab_size, config.hidden_size)
         self.embedding = loader.linear("token_embd", *shape)
         self.norm = loader.vector("output_norm", config.hidden_size)
-        self.output = loader.linear("output", *shape) if "output" in loader else self.embedding
+        self.output_table = self.embedding
+        if "output" in loader:
+            self.output_table = loader.linear("output", *shape)
 
-    def embed(self, token_ids: Int32Array) -> Array:
-        """Scaled embeddings [n, hidden]."""
-        x = self.ops.empty(len(token_ids), self.config.hidden_size)
-        self.ops.embed(x, self.embedding, token_ids, self.config.embed_scale)
+    def embed(self, step: Step) -> Array:
+        """Embeddings [n, hidden]: looked up and scaled, or as given for some rows."""
+        x = self.ops.empty(len(step.token_ids), self.config.hidden_size)
+        self.ops.embed(x, self.embedding, step.token_ids, self.config.embed_scale)
+        if step.embedding_rows is not None and step.embeddings is not None:
+            self.ops.scatter_rows(x, self.ops.constant(step.embeddings), step.embedding_rows)
         return x
 
-    def hidden(self, x: Array) -> Array:
-        """x after the output norm."""
-        hidden = self.ops.empty(len(x), self.config.hidden_size)
-        self.ops.rms_norm(hidden, x, self.norm, self.config.rms_eps)
-        return hidden
-
-    def logits(self, hidden: Array, rows: Int32Array) -> Array:
-        """Soft-capped logits [len(rows), vocab] of some rows of `hidden`."""
-        chosen = self.ops.empty(len(rows), self.config.hidden_size)
-        self.ops.gather_rows(chosen, hidden, rows)
-        logits = self.ops.empty(len(rows), self.config.vocab_size)
-        self.ops.logits(logits, chosen, self.output, self.config.logit_softcap)
-        return logits
+    def output(self, x: Array, step: Step) -> StepOutput:
+        """What was wanted of the kept rows x [m, hidden]."""
+        config = self.config
+        hidden = self.ops.empty(len(step.kept_rows), config.hidden_size)
+        if len(step.kept_rows):
+            self.ops.rms_norm(hidden, x, self.norm, config.rms_eps)
+        num_logits = len(step.wants_logits)
+        if not num_logits:
+            return StepOutput(hidden, None)
+        chosen = self.ops.empty(num_logits, config.hidden_size)
+        self.ops.gather_rows(chosen, hidden, step.wants_logits)
+        logits = self.ops.empty(num_logits, config.vocab_size)
+        self.ops.logits(logits, chosen, self.output_table, config.logit_softcap)
+        return StepOutput(hidden, logits)
