@@ -40,7 +40,7 @@ def serving(state: ServerState) -> Iterator[str]:
     """The address of a running server; it is ended with the block."""
     listener = bind("127.0.0.1", 0)
     ready = threading.Event()
-    server = make_server(build_app(state, "test"), state.limits, ready.set)
+    server = make_server(build_app(state), state.limits, ready.set)
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True
     )

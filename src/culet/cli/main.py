@@ -14,6 +14,8 @@ from culet.errors import CuletError, UsageError
 
 # name -> (module with `add_arguments(parser)` and `run(args) -> int`, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("culet.cli.serve", "the API that your tools speak, and a chat page"),
+    "chat": ("culet.cli.chat", "talk to a model in the terminal"),
     "run": ("culet.cli.run", "one answer to standard output"),
     "inspect": ("culet.cli.inspect", "what is in a model file: metadata, tensors, layers, bytes"),
     "bench": ("culet.cli.bench", "prefill, decode, batched decode, load time and memory"),

@@ -39,9 +39,9 @@ _PAGE_POLICY = (
 )
 
 
-def build_app(state: ServerState, version: str) -> ASGIApp:
+def build_app(state: ServerState) -> ASGIApp:
     """The application for one served model."""
-    document = openapi_document(version)
+    document = openapi_document()
     docs = docs_page(document)
 
     async def show_docs(request: Request) -> Response:

@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from culet.server.routes import API_ROUTES, ApiRoute
 
+_API_VERSION = "1"
 _REF = "#/components/schemas/{model}"
 _ERROR_STATUSES = (
     "400",
@@ -26,7 +27,7 @@ _ERROR_STATUSES = (
 )
 
 
-def openapi_document(version: str) -> dict[str, Any]:
+def openapi_document() -> dict[str, Any]:
     """The document as a JSON value."""
     bodies = list({route.body for route in API_ROUTES if route.body is not None})
     bodies.sort(key=lambda body: (body.__module__, body.__name__))
@@ -40,7 +41,7 @@ def openapi_document(version: str) -> dict[str, Any]:
         paths.setdefault(path, {})[route.method.lower()] = _operation(route, body)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Culet", "version": version},
+        "info": {"title": "Culet", "version": _API_VERSION},
         "paths": paths,
         "components": {
             "schemas": definitions.get("$defs", {}),
