@@ -6,10 +6,15 @@ is None.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import mmap
 import os
 import sys
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 if sys.platform != "win32":
     import resource
@@ -29,6 +34,35 @@ def advise_dont_need(mapping: mmap.mmap, start: int, end: int) -> None:
     last = end // mmap.PAGESIZE * mmap.PAGESIZE
     if first < last and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def advise_random(mapping: mmap.mmap, start: int, end: int) -> None:
+    """Say that bytes [start, end) of a file mapping will be read in no order."""
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < end and hasattr(mmap, "MADV_RANDOM"):
+        mapping.madvise(mmap.MADV_RANDOM, first, end - first)
+
+
+def lock_in_ram(data: NDArray[np.uint8]) -> None:
+    """Keep these bytes in RAM until the process ends.
+
+    Raises:
+        OSError: the system can't do it, or the limit on locked memory is too small.
+    """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOSYS, "not possible on this system")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mlock(ctypes.c_void_p(data.ctypes.data), ctypes.c_size_t(data.nbytes)):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def locked_memory_limit() -> int | None:
+    """Bytes that this process may lock; None for no limit or unknown."""
+    if sys.platform == "win32":
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def resident_bytes() -> int | None:

@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("culet.cli.check", "would these files be served? one line each"),
     "compare": ("culet.cli.compare", "token ids or logits against a reference"),
     "eval": ("culet.cli.eval", "perplexity, multiple choice"),
+    "pack": ("culet.cli.pack", "write the packed file of a model, which starts at once"),
+    "unpack": ("culet.cli.unpack", "turn a packed file back into the GGUF file, bit for bit"),
     "pull": ("culet.cli.pull", "fetch a model from the Hugging Face hub"),
     "list": ("culet.cli.list", "the models in the Hugging Face cache"),
     "rm": ("culet.cli.rm", "remove models from the Hugging Face cache"),

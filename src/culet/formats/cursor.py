@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from culet.errors import ModelFileError
-from culet.formats.mapped import MappedFile
+from culet.formats.mapped import FileBytes
 
 
 class Cursor:
@@ -16,7 +16,7 @@ class Cursor:
     raise where the file ends too early.
     """
 
-    def __init__(self, file: MappedFile) -> None:
+    def __init__(self, file: FileBytes) -> None:
         self.file = file
         self.position = 0
 

@@ -19,7 +19,11 @@ from culet.quant.tensor import QTensor
 
 
 class GgufCheckpoint:
-    """A GGUF model; see `culet.formats.checkpoint.Checkpoint`."""
+    """A GGUF model; see `culet.formats.checkpoint.Checkpoint`.
+
+    Attributes:
+        shards: its files in order, each with its parsed header.
+    """
 
     kind: Literal["gguf", "safetensors"] = "gguf"
 
@@ -44,7 +48,7 @@ class GgufCheckpoint:
                         f"{file.path}: tensor {located.info.name} occurs in another shard too"
                     )
                 self._tensors[located.info.name] = (file, located)
-        self._files = [file for file, _ in shards]
+        self.shards = shards
 
     def tensor_names(self) -> list[str]:
         return list(self._tensors)
@@ -69,9 +73,18 @@ class GgufCheckpoint:
         file, located = self._find(name)
         file.release(located.start, located.start + located.info.num_bytes)
 
+    def expect_random_access(self, name: str) -> None:
+        file, located = self._find(name)
+        file.expect_random_access(located.start, located.start + located.info.num_bytes)
+
+    def lock(self, name: str) -> int:
+        file, located = self._find(name)
+        file.lock(located.start, located.start + located.info.num_bytes)
+        return located.info.num_bytes
+
     def close(self) -> None:
         self._is_closed = True
-        for file in self._files:
+        for file, _ in self.shards:
             file.close()
 
     def _find(self, name: str) -> tuple[MappedFile, Located]:

@@ -19,7 +19,7 @@ from culet._native import StringTable
 from culet.errors import ModelFileError, UnsupportedModelError
 from culet.formats.checkpoint import TensorInfo
 from culet.formats.cursor import Cursor
-from culet.formats.mapped import MappedFile
+from culet.formats.mapped import FileBytes
 from culet.quant.types import quant_type
 
 MAGIC = b"GGUF"
@@ -70,14 +70,20 @@ class Header:
     Attributes:
         metadata: str, int, float, bool, StringTable or numpy array, by key.
         tensors: in file order.
+        key_spans: where in the file each key-value lies, from the length of its name on.
+        num_bytes: up to the last tensor's description; padding and weights follow.
+        alignment: of the weights.
     """
 
     version: int
     metadata: dict[str, Any]
     tensors: list[Located]
+    key_spans: dict[str, tuple[int, int]]
+    num_bytes: int
+    alignment: int
 
 
-def parse_header(file: MappedFile, *, data_required: bool = True) -> Header:
+def parse_header(file: FileBytes, *, data_required: bool = True) -> Header:
     """Parse and check a whole header.
 
     Args:
@@ -93,7 +99,7 @@ def parse_header(file: MappedFile, *, data_required: bool = True) -> Header:
 class _Parser(Cursor):
     """One pass over a header."""
 
-    def __init__(self, file: MappedFile, data_required: bool) -> None:
+    def __init__(self, file: FileBytes, data_required: bool) -> None:
         super().__init__(file)
         self.data_required = data_required
 
@@ -103,17 +109,20 @@ class _Parser(Cursor):
         num_keys = self.count("keys", MAX_KEYS)
         self.check_room("keys", num_keys, _MIN_KEY_BYTES)
         metadata: dict[str, Any] = {}
+        spans: dict[str, tuple[int, int]] = {}
         for index in range(num_keys):
+            start = self.position
             key = self.name(f"key {index}", MAX_KEY_BYTES)
             if key in metadata:
                 raise self.error(f"key {key} occurs twice")
             metadata[key] = self._value(key)
+            spans[key] = (start, self.position)
         self.check_room("tensors", num_tensors, _MIN_TENSOR_BYTES)
         alignment = self._alignment(metadata)
         tensors = self._tensors(num_tensors, alignment)
         if self.data_required:
             self._check_overlap(tensors)
-        return Header(version, metadata, tensors)
+        return Header(version, metadata, tensors, spans, self.position, alignment)
 
     def _version(self) -> int:
         magic = self.take(4, "the magic").tobytes()

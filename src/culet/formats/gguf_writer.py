@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from culet._native import StringTable
 from culet.errors import UsageError
 from culet.formats.atomic import replacing
+from culet.formats.checkpoint import TensorInfo
 from culet.formats.gguf_header import (
     ARRAY,
     BOOL,
@@ -106,24 +107,40 @@ def write_split_gguf(
     return paths
 
 
+def encode_key(key: str, value: Any) -> bytes:
+    """One key-value as it lies in a file; values as in `write_gguf`."""
+    try:
+        type_id, payload = _encode(key, value)
+    except (struct.error, OverflowError) as error:
+        raise UsageError(f"{key}: a GGUF value of its type can't hold {value!r}") from error
+    return _string(key) + struct.pack("<I", type_id) + payload
+
+
+def encode_header(keys: Sequence[bytes], tensors: Sequence[TensorInfo], alignment: int) -> bytes:
+    """What precedes the weights, without the padding after it.
+
+    Args:
+        keys: as `encode_key` gives them.
+        tensors: their bytes follow in this order, each at the next multiple of `alignment`.
+    """
+    parts = [MAGIC + struct.pack("<IQQ", 3, len(tensors), len(keys)), *keys]
+    offset = 0
+    for tensor in tensors:
+        dims = tensor.shape[::-1]
+        parts.append(_string(tensor.name) + struct.pack("<I", len(dims)))
+        parts.append(struct.pack(f"<{len(dims)}QIQ", *dims, tensor.qtype.ggml_id, offset))
+        offset += -(-tensor.num_bytes // alignment) * alignment
+    return b"".join(parts)
+
+
 def _write(
     file: BinaryIO, metadata: Mapping[str, Any], tensors: Sequence[QTensor], alignment: int
 ) -> None:
-    file.write(MAGIC + struct.pack("<IQQ", 3, len(tensors), len(metadata)))
-    for key, value in metadata.items():
-        try:
-            type_id, payload = _encode(key, value)
-        except (struct.error, OverflowError) as error:
-            raise UsageError(f"{key}: a GGUF value of its type can't hold {value!r}") from error
-        file.write(_string(key) + struct.pack("<I", type_id))
-        file.write(payload)
-    offset = 0
     for tensor in tensors:
         assert tensor.scale is None, f"{tensor.name}: the scale must be a tensor of its own"
-        dims = tensor.shape[::-1]
-        file.write(_string(tensor.name) + struct.pack("<I", len(dims)))
-        file.write(struct.pack(f"<{len(dims)}QIQ", *dims, tensor.qtype.ggml_id, offset))
-        offset += -(-tensor.num_bytes // alignment) * alignment
+    keys = [encode_key(key, value) for key, value in metadata.items()]
+    infos = [TensorInfo(t.name, t.qtype, t.shape, t.num_bytes) for t in tensors]
+    file.write(encode_header(keys, infos, alignment))
     for tensor in tensors:
         file.write(b"\0" * (-file.tell() % alignment))
         file.write(np.ascontiguousarray(tensor.data).data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import stat
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,20 @@ from culet.errors import ModelFileError, UsageError
 _LFS_POINTER_START = b"version https://git-lfs.github.com/spec/"
 
 
+class FileBytes(Protocol):
+    """Bytes of a file and the file's name for messages: what a parser needs.
+
+    Attributes:
+        data: uint8 [size], read-only.
+    """
+
+    path: Path
+    data: NDArray[np.uint8]
+
+    @property
+    def size(self) -> int: ...
+
+
 class MappedFile:
     """The bytes of a file, read by the system when touched.
 
@@ -22,15 +37,19 @@ class MappedFile:
         data: uint8 [size], read-only. Views of it stay valid after `close`.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Map `path`; `UsageError` if it can't be opened, `ModelFileError` if it is no model."""
+    def __init__(self, path: Path, num_bytes: int = 0) -> None:
+        """Map `path`; `UsageError` if it can't be opened, `ModelFileError` if it is no model.
+
+        Args:
+            num_bytes: map only so many from the beginning; the caller knows that they are there.
+        """
         self.path = path
         size = _regular_file_size(path)
         if size == 0:
             raise ModelFileError(f"{path}: the file is empty")
         try:
             with path.open("rb") as file:
-                self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._mapping = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)
         except OSError as error:
             raise UsageError(f"{path}: can't be read ({error.strerror})") from error
         self.data: NDArray[np.uint8] = np.frombuffer(self._mapping, dtype=np.uint8)
@@ -48,9 +67,29 @@ class MappedFile:
         """Give the pages within bytes [start, end) back to the system until they are read again."""
         system.advise_dont_need(self._mapping, start, end)
 
+    def expect_random_access(self, start: int, end: int) -> None:
+        """Say that bytes [start, end) will be read here and there, so reading ahead is waste."""
+        system.advise_random(self._mapping, start, end)
+
+    def lock(self, start: int, end: int) -> None:
+        """Keep bytes [start, end) in RAM; `OSError` if the system doesn't allow it."""
+        system.lock_in_ram(self.data[start:end])
+
     def close(self) -> None:
         """Forget the mapping; it goes away with the last view of it."""
         self.data = self.data[:0].copy()
+
+
+class FilePart:
+    """Some bytes of a mapped file, for a parser that expects a file of its own."""
+
+    def __init__(self, path: Path, data: NDArray[np.uint8]) -> None:
+        self.path = path
+        self.data = data
+
+    @property
+    def size(self) -> int:
+        return int(self.data.size)
 
 
 def _regular_file_size(path: Path) -> int:

@@ -9,6 +9,9 @@ from culet.formats.checkpoint import Checkpoint
 from culet.formats.gguf import open_gguf
 from culet.formats.gguf_header import MAGIC
 from culet.formats.mapped import MappedFile
+from culet.formats.packed import MAGIC as PACKED_MAGIC
+from culet.formats.packed import SUFFIX as PACKED_SUFFIX
+from culet.formats.packed import LoadMode, open_packed
 from culet.formats.safetensors import CONFIG_NAME, open_safetensors
 from culet.formats.shards import listed, shards_of
 
@@ -23,13 +26,17 @@ _FOREIGN_MAGICS = (
 )
 
 
-def open_checkpoint(path: str | Path, *, header_only: bool = False) -> Checkpoint:
-    """Open a model: a GGUF file (any shard, any file name), or a safetensors folder or file.
+def open_checkpoint(
+    path: str | Path, *, header_only: bool = False, load_mode: LoadMode = "mmap"
+) -> Checkpoint:
+    """Open a model: a GGUF file (any shard, any file name), a safetensors folder or file, or a
+    packed file.
 
     A folder may also hold one GGUF model, projectors beside it left alone.
 
     Args:
         header_only: accept files whose weights are cut off; reading a tensor then raises.
+        load_mode: of a packed file, see `open_packed`.
 
     Raises:
         UsageError: nothing can be read at `path`.
@@ -45,6 +52,8 @@ def open_checkpoint(path: str | Path, *, header_only: bool = False) -> Checkpoin
     file = MappedFile(path)
     start = file.data[:8].tobytes()
     file.close()
+    if path.suffix == PACKED_SUFFIX or start == PACKED_MAGIC:
+        return open_packed(path, load_mode=load_mode)
     if path.suffix == ".gguf" or start[:4] in (MAGIC, MAGIC[::-1]):
         return open_gguf(path, header_only=header_only)
     for magic, what in _FOREIGN_MAGICS:

@@ -86,6 +86,15 @@ class SafetensorsCheckpoint:
         file, entry = self._find(name)
         file.release(entry.start, entry.end)
 
+    def expect_random_access(self, name: str) -> None:
+        file, entry = self._find(name)
+        file.expect_random_access(entry.start, entry.end)
+
+    def lock(self, name: str) -> int:
+        file, entry = self._find(name)
+        file.lock(entry.start, entry.end)
+        return entry.end - entry.start
+
     def close(self) -> None:
         self._is_closed = True
         for file in self._files:

@@ -1,0 +1,36 @@
+"""`culet pack`: write the packed file of a model, which starts at once."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from culet.cli.options import add_model_argument, positive_int, resolve_model
+from culet.cli.output import format_bytes, print_json
+from culet.llm.packing import pack_model
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_argument(parser)
+    parser.add_argument("-o", "--out", type=Path, metavar="OUT.culet", required=True)
+    parser.add_argument(
+        "--threads", type=positive_int, metavar="N", help="threads (default: physical cores)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
+
+
+def run(args: argparse.Namespace) -> int:
+    start = time.perf_counter()
+    result = pack_model(resolve_model(args.model), args.out, args.threads or 0)
+    seconds = time.perf_counter() - start
+    print(
+        f"{args.out}: {format_bytes(result.file_bytes)}, {format_bytes(result.served_bytes)} of it "
+        f"for serving, in {seconds:.1f} s"
+    )
+    if not result.is_whole_file_hashed:
+        print("unpack will give back all tensors and metadata, but not the source's padding")
+    if args.json:
+        print_json({"path": str(args.out), "seconds": seconds} | asdict(result))
+    return 0
