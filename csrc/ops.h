@@ -38,6 +38,9 @@ public:
     void read(int64_t row, int64_t first, int64_t count, float* out, float* scratch) const override;
     int64_t num_rows() const override { return num_rows_; }
     int64_t num_cols() const override { return num_cols_; }
+    // Asks the system to read the pages of these rows of a mapped file, all at once and in the
+    // background: one by one, each missing page would stop the thread that touches it.
+    void prefetch(const int32_t* ids, int64_t count) const;
 
 private:
     const ggml::PlaneForm* form_;

@@ -1,5 +1,8 @@
 // Ops on whole rows: look-ups, copies, rotary tables, norms.
+#include <sys/mman.h>
+#include <unistd.h>
 #include <cmath>
+
 #include <cstring>
 
 #include "ops.h"
@@ -23,6 +26,15 @@ StoredRows::StoredRows(int ggml_id, const uint8_t* data, int64_t num_rows, int64
       num_cols_(num_cols),
       row_bytes_(ggml::row_bytes(*form_, num_cols)),
       factor_(factor) {}
+
+void StoredRows::prefetch(const int32_t* ids, int64_t count) const {
+    static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    for (int64_t i = 0; i < count; i++) {
+        const uintptr_t row = reinterpret_cast<uintptr_t>(data_ + ids[i] * row_bytes_);
+        const uintptr_t first = row / page * page;
+        madvise(reinterpret_cast<void*>(first), row + row_bytes_ - first, MADV_WILLNEED);
+    }
+}
 
 void StoredRows::read(int64_t row, int64_t first, int64_t count, float* out, float* scratch) const {
     const uint8_t* p = data_ + row * row_bytes_;

@@ -121,7 +121,9 @@ std::unique_ptr<Table> Recorder::table(int ggml_id, int64_t num_rows, int64_t nu
     auto table = std::make_unique<Table>();
     table->source = copy ? nb::object(data.attr("copy")()) : nb::borrow(data);
     if (copy) rows = nb::cast<Bytes>(table->source).data();
-    table->rows = std::make_unique<StoredRows>(ggml_id, rows, num_rows, num_cols, factor);
+    auto stored = std::make_unique<StoredRows>(ggml_id, rows, num_rows, num_cols, factor);
+    if (!copy) table->mapped_rows = stored.get();
+    table->rows = std::move(stored);
     table->num_bytes = copy ? num_rows * ggml::row_bytes(*ggml::plane_form(ggml_id), num_cols) : 0;
     table->reads_source = !copy;
     return table;
@@ -194,6 +196,7 @@ void Recorder::per_layer_inputs(nb::handle out, const Table& table, nb::handle i
           "the layers of out are not in the table");
     check(h.rows == y.rows && h.cols == planes.num_cols && y.cols == planes.num_rows,
           "x, projection and out do not fit");
+    if (table.mapped_rows) table.mapped_rows->prefetch(list, y.rows);
     keep(nb::find(table));
     keep(nb::find(projection));
     add("per_layer_inputs", [=, &rows, &planes](Context& c) {

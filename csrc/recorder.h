@@ -19,7 +19,8 @@ namespace nb = nanobind;
 // Something to look rows up in, as Python holds it.
 struct Table {
     std::unique_ptr<RowSource> rows;
-    nb::object source;      // keeps mapped bytes alive; null for planes
+    const StoredRows* mapped_rows = nullptr;  // the same rows, if they are read from a mapped file
+    nb::object source;                        // keeps mapped bytes alive; null for planes in memory
     int64_t num_bytes = 0;  // of memory that is held; not what is read from a mapped file
     bool reads_source = false;
 };

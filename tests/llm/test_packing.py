@@ -63,7 +63,9 @@ def rewritten(source: Path, out: Path, types: dict[str, str], **options: Any) ->
         wanted = next((t for end, t in types.items() if name.endswith(end)), None)
         if wanted is not None and tensor.row_values % BY_NAME[wanted].block_values == 0:
             data = encode(tensor.data.view(np.float32), BY_NAME[wanted])
-            tensor = QTensor(name, BY_NAME[wanted], tensor.shape, data.reshape(len(tensor.data), -1))
+            tensor = QTensor(
+                name, BY_NAME[wanted], tensor.shape, data.reshape(len(tensor.data), -1)
+            )
         tensors.append(tensor)
     if "num_shards" in options:
         return write_split_gguf(out, "m", checkpoint.metadata, tensors, **options)[0]
@@ -90,9 +92,7 @@ def test_a_split_model_and_one_with_another_alignment(model_path: Path, tmp_path
         np.testing.assert_array_equal(logits(path), expected)
 
 
-def test_bytes_that_belong_to_nothing_are_said_to_be_lost(
-    model_path: Path, tmp_path: Path
-) -> None:
+def test_bytes_that_belong_to_nothing_are_said_to_be_lost(model_path: Path, tmp_path: Path) -> None:
     source = tmp_path / "model.gguf"
     source.write_bytes(model_path.read_bytes() + b"something else" * 3)
     result = pack_model(source, tmp_path / "m.culet")
@@ -112,9 +112,7 @@ def test_what_serving_leaves_alone_is_kept_and_never_mapped(
     tower = np.arange(48, dtype=np.float32).reshape(4, 12)
     extra = [
         QTensor("v.patch_embd.weight", BY_NAME["F32"], (4, 12), tower.view(np.uint8)),
-        QTensor(
-            f"blk.{layers - 1}.attn_k.weight", BY_NAME["F32"], (4, 12), tower.view(np.uint8)
-        ),
+        QTensor(f"blk.{layers - 1}.attn_k.weight", BY_NAME["F32"], (4, 12), tower.view(np.uint8)),
     ]
     source = tmp_path / "with.gguf"
     write_gguf(source, checkpoint.metadata, [*tensors, *extra])

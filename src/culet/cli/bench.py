@@ -17,8 +17,8 @@ from culet.engine.measure import Measurement
 from culet.errors import UsageError
 from culet.formats.opening import open_checkpoint
 from culet.llm.loading import load_model
+from culet.llm.placement import decide_holding
 from culet.models.registry import read_config
-from culet.ops.interface import Placement
 from culet.ops.select import load_ops
 
 
@@ -58,12 +58,12 @@ def counts(text: str) -> list[int]:
 
 def run(args: argparse.Namespace) -> int:
     path = resolve_model(args.model)
-    checkpoint = open_checkpoint(path)
+    holding = decide_holding(args.embed_weights, args.load_mode)
+    checkpoint = open_checkpoint(path, load_mode=holding.load_mode)
     config = read_config(checkpoint)
     ops = load_ops(args.backend, threads=args.threads, precision=args.precision)
     start = time.perf_counter()
-    placement: Placement = "host" if args.embed_weights == "host" else "disk"
-    model = load_model(config, checkpoint, ops, placement).model
+    model = load_model(config, checkpoint, ops, holding.table).model
     load_seconds = time.perf_counter() - start
     engine = EngineConfig(
         context_length=context_needed(args),

@@ -10,7 +10,8 @@ from pathlib import Path
 from culet.cli.options import resolve_model
 from culet.cli.output import format_bytes, print_json
 from culet.errors import CuletError, ModelFileError
-from culet.llm.describe import describe
+from culet.formats.shards import listed
+from culet.llm.describe import damaged_parts, describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,14 @@ class Verdict:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", metavar="PATH", nargs="+", help="GGUF files or model folders")
+    parser.add_argument(
+        "--verify", action="store_true", help="read packed files whole and compare every hash"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
 
 
 def run(args: argparse.Namespace) -> int:
-    verdicts = [verdict_on(name) for name in args.paths]
+    verdicts = [verdict_on(name, args.verify) for name in args.paths]
     for verdict in verdicts:
         print(line_of(verdict))
     num_served = sum(v.served for v in verdicts)
@@ -47,13 +51,20 @@ def run(args: argparse.Namespace) -> int:
     return 0 if num_served == len(verdicts) else ModelFileError.exit_code
 
 
-def verdict_on(name: str) -> Verdict:
-    """The verdict on one path; errors become the reason."""
+def verdict_on(name: str, verify: bool) -> Verdict:
+    """The verdict on one path; errors become the reason.
+
+    Args:
+        verify: compare the hashes of a packed file; other files have none.
+    """
     try:
         path: Path = resolve_model(name, fetch=False)
         found = describe(path, header_only=True)
+        damaged = damaged_parts(path) if verify else []
     except CuletError as error:
         return Verdict(name, False, str(error))
+    if damaged:
+        return Verdict(name, False, f"damaged: {listed(damaged)}")
     types = Counter(t.type_name for t in found.tensors)
     return Verdict(
         name, True, None, found.config.architecture, found.file_bytes, dict(types.most_common())

@@ -102,6 +102,7 @@ def run_logits(args: argparse.Namespace) -> int:
         threads=args.threads,
         kv_type=args.kv_type,
         embed_weights=args.embed_weights,
+        load_mode=args.load_mode,
         max_seqs=1,
         prefix_cache=False,
     )

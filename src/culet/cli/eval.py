@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         kv_type=args.kv_type,
         precision=args.precision,
         embed_weights=args.embed_weights,
+        load_mode=args.load_mode,
         max_seqs=1,
         prefix_cache=args.kind == "choice",
     ) as llm:

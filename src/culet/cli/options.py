@@ -46,9 +46,16 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--embed-weights",
-        choices=["auto", "host", "disk"],
+        choices=["auto", "device", "host", "disk"],
         default="auto",
         help="where the per-layer table lives (default: disk on the CPU)",
+    )
+    group.add_argument(
+        "--load-mode",
+        choices=["mmap", "none", "mlock"],
+        default="mmap",
+        help="how a packed file's weights and the per-layer table are held: mapped, read into "
+        "memory, or mapped and locked in RAM (default: mmap)",
     )
     group.add_argument(
         "--chat-template", metavar="FILE", type=Path, help="a Jinja template to use instead"

@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         kv_type=args.kv_type,
         precision=args.precision,
         embed_weights=args.embed_weights,
+        load_mode=args.load_mode,
         chat_template=args.chat_template,
     ) as llm:
         clock.loaded()

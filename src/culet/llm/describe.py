@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from culet.formats.opening import open_checkpoint
+from culet.formats.packed import PackedCheckpoint
 from culet.llm.loading import bind_checkpoint
 from culet.models.config import ModelConfig
 from culet.models.registry import read_config
@@ -89,6 +90,15 @@ def describe(path: Path, *, header_only: bool = False) -> Description:
             tensors=tuple(tensors),
             notes=tuple(n for n in notes if n),
         )
+    finally:
+        checkpoint.close()
+
+
+def damaged_parts(path: Path) -> list[str]:
+    """Parts of a packed file whose bytes don't have their hash; empty for other files."""
+    checkpoint = open_checkpoint(path, header_only=True)
+    try:
+        return checkpoint.damaged() if isinstance(checkpoint, PackedCheckpoint) else []
     finally:
         checkpoint.close()
 

@@ -31,9 +31,10 @@ from culet.engine.request import EnginePrompt, SamplingParams
 from culet.engine.runner import num_token_ids
 from culet.engine.sampler import new_seed
 from culet.engine.scheduler import Want
-from culet.errors import CapacityError, RequestError, UsageError
+from culet.errors import CapacityError, RequestError
 from culet.formats.checkpoint import Checkpoint
 from culet.formats.opening import open_checkpoint
+from culet.formats.packed import LoadMode
 from culet.llm.batch import run_batch
 from culet.llm.defaults import SamplingDefaults, sampling_defaults
 from culet.llm.loading import LoadedModel, load_model
@@ -44,16 +45,19 @@ from culet.llm.memory import (
     held_bytes_by_role,
     stored_bytes_by_role,
 )
+from culet.llm.placement import (
+    EmbedWeights,
+    check_table_can_move,
+    decide_holding,
+    tell_system,
+)
 from culet.llm.results import ChatCompletion, Completion, Piece
 from culet.llm.text import Started, chat_pieces, plain_pieces
 from culet.models.registry import read_config
-from culet.ops.interface import KvType, Ops, Placement, Precision
+from culet.ops.interface import KvType, Ops, Precision
 from culet.ops.select import BackendName, load_ops
 
 _log = logging.getLogger("culet")
-
-EmbedWeights = Literal["auto", "device", "host", "disk"]
-LoadMode = Literal["mmap", "none"]
 
 
 def load(
@@ -73,7 +77,7 @@ def load(
     """Load a model; use the result in a `with` block, or call its `close`.
 
     Args:
-        path: a GGUF file or a folder of safetensors.
+        path: a GGUF file, a folder of safetensors, or a packed file.
         context_length: tokens of prompt and answer; None for the model's own, or as many as fit.
         threads: None for the backend's own choice.
         kv_type: how K and V are stored. One sequence of `context_length` tokens fits, and more as
@@ -83,7 +87,8 @@ def load(
         precision: of activations; `exact` is float32 and slow.
         embed_weights: where the per-layer table is: read by row from the mapped file (`disk`), or
             in memory. `auto` is `disk`, unless `load_mode` is `none`.
-        load_mode: `none` reads what is mapped otherwise (the per-layer table) into memory.
+        load_mode: how a packed file's weights and the per-layer table are held: mapped (`mmap`),
+            read into memory (`none`), or mapped and locked in RAM (`mlock`).
         chat_template: a Jinja template to use instead of the model's own.
 
     Raises:
@@ -93,16 +98,18 @@ def load(
         CapacityError: the context that was asked for does not fit in memory.
         BackendError: the backend is not built.
     """
-    placement = _placement(embed_weights, load_mode)
+    holding = decide_holding(embed_weights, load_mode)
     ops = load_ops(backend, threads=threads, precision=precision)
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, load_mode=holding.load_mode)
     try:
         config = read_config(checkpoint)
+        check_table_can_move(config, embed_weights, str(path))
         asked = config.context_length if context_length is None else context_length
         engine = EngineConfig(
             context_length=asked, kv_type=kv_type, max_seqs=max_seqs, prefix_cache=prefix_cache
         )
-        loaded = load_model(config, checkpoint, ops, placement)
+        loaded = load_model(config, checkpoint, ops, holding.table)
+        tell_system(checkpoint, loaded.binding, holding)
         engine = fitting_config(config, engine, system.available_bytes())
         fitting = engine.context_length
         if fitting < asked and context_length is not None:
@@ -123,22 +130,6 @@ def load(
     except BaseException:
         checkpoint.close()
         raise
-
-
-def _placement(embed_weights: str, load_mode: str) -> Placement:
-    places: dict[str, Placement] = {
-        "auto": "host" if load_mode == "none" else "disk",
-        "device": "device",
-        "host": "host",
-        "disk": "disk",
-    }
-    if load_mode not in ("mmap", "none"):
-        raise UsageError(f"load_mode {load_mode!r} does not exist; there are mmap, none")
-    if embed_weights not in places:
-        raise UsageError(
-            f"embed_weights {embed_weights!r} does not exist; there are {', '.join(places)}"
-        )
-    return places[embed_weights]
 
 
 class LLM:
