@@ -115,6 +115,21 @@ def test_rows_that_are_all_wanted_are_all_computed() -> None:
     assert server.finish({server.start(prompt): [1]}) == 1
 
 
+@pytest.mark.parametrize(("num_common", "expected"), [(900, 0), (1100, 0), (1199, 1199)])
+def test_only_a_whole_window_is_a_hit(num_common: int, expected: int) -> None:
+    """Inside the one window that is left, a later start would read what is no longer there."""
+    server = Server()
+    prompt = tokens(1200, 8)
+    server.finish({server.start(prompt): [1]})
+    pool, cache = server.pages.pools["sliding"], server.cache
+    assert cache is not None
+    while cache.num_points > 1:  # the end of the prompt is the last to go
+        assert cache.reclaim({"sliding": pool.num_free + 1})
+    other = server.start([*prompt[:num_common], 251, 252])
+    server.finish({other: [1]})
+    assert other.num_cached == expected
+
+
 def test_media_keys_part_prompts_of_equal_token_ids() -> None:
     server = Server()
     ids = tokens(300, 7)

@@ -18,22 +18,28 @@ from culet.engine.prefix_cache import PrefixCache
 from culet.engine.scheduler import Scheduler, SchedulerConfig, Sequence, Want
 from culet.errors import CapacityError
 
-PAGE, WINDOW, MAX_SEQS, MAX_LOGIT_ROWS = 4, 7, 4, 7
+WINDOW, MAX_SEQS, MAX_LOGIT_ROWS = 7, 4, 7
 
 
 class EngineMachine(RuleBasedStateMachine):
     @initialize(
-        full_pages=st.integers(8, 40),
-        sliding_pages=st.integers(3, 30),
+        page_tokens=st.sampled_from([2, 4]),
+        full_tokens=st.integers(32, 160),
+        sliding_tokens=st.integers(12, 120),
         step_tokens=st.integers(MAX_SEQS + 1, 24),
         mixed=st.integers(1, 16),
         cached=st.booleans(),
         kinds=st.sampled_from([("full", "sliding"), ("full",), ("sliding",)]),
     )
-    def start(self, full_pages, sliding_pages, step_tokens, mixed, cached, kinds) -> None:
-        groups = {"full": PageGroup(full_pages, None), "sliding": PageGroup(sliding_pages, WINDOW)}
-        self.pages = Pages(PAGE, {kind: groups[kind] for kind in kinds})
-        self.max_tokens = min(full_pages, 20) * PAGE
+    def start(
+        self, page_tokens, full_tokens, sliding_tokens, step_tokens, mixed, cached, kinds
+    ) -> None:
+        groups = {
+            "full": PageGroup(full_tokens // page_tokens, None),
+            "sliding": PageGroup(sliding_tokens // page_tokens, WINDOW),
+        }
+        self.pages = Pages(page_tokens, {kind: groups[kind] for kind in kinds})
+        self.max_tokens = min(full_tokens // page_tokens * page_tokens, 80)
         cache = PrefixCache(self.pages) if cached else None
         config = SchedulerConfig(MAX_SEQS, step_tokens, mixed, 2, MAX_LOGIT_ROWS, max_waiting=8)
         self.scheduler = Scheduler(config, self.pages, cache)
