@@ -68,6 +68,7 @@ def load(
     threads: int | None = None,
     kv_type: KvType = "f16",
     max_seqs: int = 16,
+    kv_bytes: int | None = None,
     prefix_cache: bool = True,
     precision: Precision = "fast",
     embed_weights: EmbedWeights = "auto",
@@ -80,9 +81,10 @@ def load(
         path: a GGUF file, a folder of safetensors, or a packed file.
         context_length: tokens of prompt and answer; None for the model's own, or as many as fit.
         threads: None for the backend's own choice.
-        kv_type: how K and V are stored. One sequence of `context_length` tokens fits, and more as
-            far as a quarter of the free memory goes.
+        kv_type: how K and V are stored.
         max_seqs: sequences that run at once; further ones wait.
+        kv_bytes: what K and V may take, as far as `max_seqs` has a use for it. None: a quarter of
+            the free memory, or more where one sequence of `context_length` tokens needs it.
         prefix_cache: keep what was computed for requests that begin alike.
         precision: of activations; `exact` is float32 and slow.
         embed_weights: where the per-layer table is: read by row from the mapped file (`disk`), or
@@ -106,7 +108,11 @@ def load(
         check_table_can_move(config, embed_weights, str(path))
         asked = config.context_length if context_length is None else context_length
         engine = EngineConfig(
-            context_length=asked, kv_type=kv_type, max_seqs=max_seqs, prefix_cache=prefix_cache
+            context_length=asked,
+            kv_type=kv_type,
+            max_seqs=max_seqs,
+            kv_bytes=kv_bytes,
+            prefix_cache=prefix_cache,
         )
         loaded = load_model(config, checkpoint, ops, holding.table)
         tell_system(checkpoint, loaded.binding, holding)

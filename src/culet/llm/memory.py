@@ -76,16 +76,17 @@ def fitting_config(
 ) -> EngineConfig:
     """The engine's config with a KV budget, and with the longest context, up to its own, that fits.
 
-    One sequence of that context fits in what is left of `available_bytes` after a reserve. More
-    sequences get `_KV_SHARE` of `available_bytes`, as far as `max_seqs` has a use for it.
+    One sequence of that context fits in the budget that the engine has, or else in what is left of
+    `available_bytes` after a reserve; more sequences get `_KV_SHARE` of `available_bytes` then.
 
     Raises:
         CapacityError: not even one page of tokens fits.
     """
-    if available_bytes is None:
+    if available_bytes is None and engine.kv_bytes is None:
         alone = plan_kv(config, replace(engine, max_seqs=1, kv_bytes=None))
         return replace(engine, kv_bytes=alone.num_bytes)
-    budget = available_bytes - _RESERVED_BYTES
+    left = (available_bytes or 0) - _RESERVED_BYTES
+    budget = left if engine.kv_bytes is None else engine.kv_bytes
 
     def with_pages(num_pages: int) -> EngineConfig:
         num_tokens = min(num_pages * engine.page_tokens, engine.context_length)
@@ -106,9 +107,11 @@ def fitting_config(
         low, high = (middle, high) if fits(middle) else (low, middle)
     if low == 0:
         raise CapacityError(
-            f"the KV cache of {engine.page_tokens} tokens does not fit: {max(0, budget) >> 20} MiB "
-            f"are left beside the weights, {_RESERVED_BYTES >> 20} MiB of them kept for the rest"
+            f"the KV cache of {engine.page_tokens} tokens does not fit in the {max(0, budget)} "
+            "bytes that it may take"
         )
     found = with_pages(low)
+    if engine.kv_bytes is not None or available_bytes is None:
+        return found
     share = max(int(available_bytes * _KV_SHARE), least_kv_bytes(config, found))
     return replace(found, kv_bytes=min(budget, share))
