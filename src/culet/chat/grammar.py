@@ -91,9 +91,13 @@ class _CallWriter:
     def arguments(self) -> str:
         """The name of a rule for the arguments with their braces; always an object."""
         schema = self.root
-        if not isinstance(schema, Mapping) or not schema:
+        if not isinstance(schema, Mapping):
             return self.rule('"{}"')
-        return self.object(self._followed(schema), 0)
+        schema = self._followed(schema)
+        # Without any property a tool takes no arguments, whatever else a schema might let pass.
+        if not schema.get("properties") and not schema.get("additionalProperties"):
+            return self.rule('"{}"')
+        return self.object(schema, 0)
 
     def rule(self, body: str) -> str:
         if len(self.rules) >= _MAX_RULES:
