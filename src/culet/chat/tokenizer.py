@@ -7,7 +7,7 @@ text that grows token by token. Knows nothing of templates or of how a file is o
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +201,16 @@ class StreamDecoder:
     def finish(self) -> str:
         """What was held back: U+FFFD for a character that never became whole, usually nothing."""
         return self._decoder.decode(b"", final=True)
+
+
+def piece_finder(tokens: object, source: str) -> Callable[[bytes], int]:
+    """Gives the id of a piece by its bytes, -1 if there is none; `ModelFileError` as `from_gguf`.
+
+    Args:
+        tokens: the value of tokenizer.ggml.tokens; kept alive.
+        source: the file's name, for messages.
+    """
+    return _index_of(_table(tokens, f"{source}: tokenizer.ggml.tokens"), source).find
 
 
 def _table(strings: object, where: str) -> StringTable:

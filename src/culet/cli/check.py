@@ -10,8 +10,12 @@ from pathlib import Path
 from culet.cli.options import resolve_model
 from culet.cli.output import format_bytes, print_json
 from culet.errors import CuletError, ModelFileError
+from culet.formats.binding import Binding
+from culet.formats.checkpoint import Checkpoint
 from culet.formats.shards import listed
 from culet.llm.describe import damaged_parts, describe
+from culet.llm.dry_run import VocabularyCheck, check_weights
+from culet.models.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    verdicts = [verdict_on(name, args.verify) for name in args.paths]
+    vocabularies = VocabularyCheck()
+    verdicts = [verdict_on(name, vocabularies, args.verify) for name in args.paths]
     for verdict in verdicts:
         print(line_of(verdict))
     num_served = sum(v.served for v in verdicts)
@@ -51,15 +56,20 @@ def run(args: argparse.Namespace) -> int:
     return 0 if num_served == len(verdicts) else ModelFileError.exit_code
 
 
-def verdict_on(name: str, verify: bool) -> Verdict:
+def verdict_on(name: str, vocabularies: VocabularyCheck, verify: bool = False) -> Verdict:
     """The verdict on one path; errors become the reason.
 
     Args:
         verify: compare the hashes of a packed file; other files have none.
     """
+
+    def examine(config: ModelConfig, checkpoint: Checkpoint, binding: Binding) -> None:
+        check_weights(config, checkpoint, binding)
+        vocabularies.check(checkpoint)
+
     try:
         path: Path = resolve_model(name, fetch=False)
-        found = describe(path, header_only=True)
+        found = describe(path, header_only=True, examine=examine)
         damaged = damaged_parts(path) if verify else []
     except CuletError as error:
         return Verdict(name, False, str(error))

@@ -36,7 +36,7 @@ from culet.formats.names import (
 )
 from culet.quant.tensor import QTensor
 from culet.quant.tiles import row_part
-from culet.quant.types import BY_NAME
+from culet.quant.types import BY_NAME, QuantType
 
 Transform = Literal["none", "plus_one"]
 
@@ -254,6 +254,22 @@ class _Binder:
         return ModelFileError(f"{self.file_label}: tensor {name} is missing")
 
 
+def check_source(checkpoint: Checkpoint, source: TensorSource) -> tuple[int, ...]:
+    """The shape that `load_source` would give; errors as there, found without reading anything."""
+    info = checkpoint.info(source.name)
+    label = str(checkpoint.path)
+    if info.qtype.is_integer:
+        raise UnsupportedModelError(
+            f"{label}: tensor {info.name} holds {info.qtype.name} integers where weights are needed"
+        )
+    if source.scale_name is not None:
+        _check_scaled_type(label, info.name, info.qtype, source.scale_name)
+    if source.rows is None:
+        return info.shape
+    _check_rows(label, info.name, info.shape, source)
+    return (source.rows[1] - source.rows[0], info.shape[-1])
+
+
 def load_source(checkpoint: Checkpoint, source: TensorSource) -> QTensor:
     """Read one tensor as the runtime wants it; a view of the file unless it must be transformed.
 
@@ -278,22 +294,31 @@ def _tensors(count: int) -> str:
 
 def _row_slice(tensor: QTensor, source: TensorSource, file_label: str) -> QTensor:
     assert source.rows is not None
+    _check_rows(file_label, tensor.name, tensor.shape, source)
+    return row_part(tensor, *source.rows)
+
+
+def _check_rows(file_label: str, name: str, shape: tuple[int, ...], source: TensorSource) -> None:
+    assert source.rows is not None
     start, end = source.rows
-    if len(tensor.shape) != 2 or end > tensor.num_rows:
+    if len(shape) != 2 or end > shape[0]:
         raise ModelFileError(
-            f"{file_label}: tensor {tensor.name} has shape {list(tensor.shape)}, "
+            f"{file_label}: tensor {name} has shape {list(shape)}, "
             f"but {source.canonical} is its rows {start} to {end}"
         )
-    return row_part(tensor, start, end)
+
+
+def _check_scaled_type(file_label: str, name: str, qtype: QuantType, scale_name: str) -> None:
+    if qtype.name != "NVFP4":
+        raise UnsupportedModelError(
+            f"{file_label}: tensor {scale_name} is a factor of {name}, which is "
+            f"{qtype.name}; only NVFP4 tensors have one"
+        )
 
 
 def _nvfp4_scale(checkpoint: Checkpoint, tensor: QTensor, scale_name: str) -> NDArray[np.float32]:
     """float32 [1], or [num_experts] for stacked experts."""
-    if tensor.qtype.name != "NVFP4":
-        raise UnsupportedModelError(
-            f"{checkpoint.path}: tensor {scale_name} is a factor of {tensor.name}, which is "
-            f"{tensor.qtype.name}; only NVFP4 tensors have one"
-        )
+    _check_scaled_type(str(checkpoint.path), tensor.name, tensor.qtype, scale_name)
     scale = _as_float32(checkpoint.tensor(scale_name), str(checkpoint.path)).reshape(-1)
     allowed = (1, tensor.shape[0]) if len(tensor.shape) == 3 else (1,)
     if scale.size not in allowed:

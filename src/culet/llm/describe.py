@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from culet.formats.binding import Binding
+from culet.formats.checkpoint import Checkpoint
 from culet.formats.opening import open_checkpoint
 from culet.formats.packed import PackedCheckpoint
 from culet.llm.loading import bind_checkpoint
@@ -56,11 +58,17 @@ class Description:
         return totals
 
 
-def describe(path: Path, *, header_only: bool = False) -> Description:
+def describe(
+    path: Path,
+    *,
+    header_only: bool = False,
+    examine: Callable[[ModelConfig, Checkpoint, Binding], None] | None = None,
+) -> Description:
     """Read the headers of a file or folder; no weight is touched.
 
     Args:
         header_only: accept files whose weights are cut off.
+        examine: further checks of the opened file; raises what they find.
 
     Raises:
         UsageError, ModelFileError, UnsupportedModelError: it would not be served; the message
@@ -70,6 +78,8 @@ def describe(path: Path, *, header_only: bool = False) -> Description:
     try:
         config = read_config(checkpoint)
         binding = bind_checkpoint(config, checkpoint)
+        if examine is not None:
+            examine(config, checkpoint, binding)
         used = {s.name: canonical for canonical, s in binding.sources.items()}
         companions = set(binding.companions)
         tensors = []
