@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from pathlib import Path
@@ -32,7 +33,15 @@ def test_there_are_many() -> None:
     assert len(names) == len(set(names)) >= 150
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of small files: whether they survive a power cut doesn't matter."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.refused or c.name in CUT], ids=lambda c: c.name
+)
 def test_verdict(case: Case, tmp_path: Path) -> None:
     verdict = verdict_on(str(case.make(tmp_path)), VocabularyCheck())
     if case.refused is None:
@@ -67,6 +76,8 @@ def test_what_is_served_runs(
 ) -> None:
     with caplog.at_level(logging.INFO, "culet"):
         path = case.make(tmp_path)
+        verdict = verdict_on(str(path), VocabularyCheck())
+        assert verdict.served, verdict.reason
         with culet.load(path, context_length=32, max_seqs=1, threads=1) as llm:
             logits = llm.logits(llm.tokenizer.encode(PROMPT))
             if case.logged and "template" in case.logged:
