@@ -104,9 +104,7 @@ void bind_cpu(nb::module_& m) {
             },
             nb::arg("num_pages"), nb::arg("page_tokens"), nb::arg("num_kv_heads"),
             nb::arg("head_dim"), nb::arg("kv_type"))
-        .def_prop_ro("num_bytes", [](const KvLayer& self) {
-            return self.store.k.num_bytes() + self.store.v.num_bytes();
-        });
+        .def_prop_ro("num_bytes", [](const KvLayer& self) { return self.store.value_bytes(); });
     bind_recorder(m);
     m.def("isa_levels", &isa_levels);
     m.def("default_num_threads", &default_num_threads);

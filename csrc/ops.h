@@ -101,6 +101,11 @@ struct KvStore {
     Memory k, v;
 
     KvStore(KvType type, int64_t num_pages, int page_tokens, int num_heads, int64_t head_dim);
+    // Bytes of K and V as planned: without the padding of small pages and odd heads.
+    int64_t value_bytes() const {
+        const int64_t per_16 = kv_tile_bytes(type, head_dim);
+        return 2 * num_pages * num_heads * page_tokens * per_16 / 16;
+    }
     uint8_t* tile(const Memory& memory, int64_t page, int head, int tile) const {
         return memory.data() + ((page * num_heads + head) * tiles_per_page + tile) * tile_bytes;
     }
