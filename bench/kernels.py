@@ -2,8 +2,8 @@
 
     python bench/kernels.py [--types Q4_0,Q6_K] [--rows 1,4,8,512] [--shape 6144x1536] [--threads 1]
 
-Beside each figure the share of a read-only pass over as many bytes (few rows). With one thread the
-time is CPU time, so that a busy neighbour disturbs less. Ends in one JSON line.
+Beside them the rate of a read-only pass. With one thread the time is CPU time, so that a busy
+neighbour disturbs less. Ends in one JSON line.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from culet import _native
 from culet.ops.cpu.backend import CpuOps
 from culet.quant.tensor import QTensor
 from culet.quant.types import BY_NAME
+
+Float32Array = NDArray[np.float32]
 
 # Together larger than any cache, so that few-row products read memory as decode does.
 WORKING_SET_BYTES = 256 << 20
@@ -31,6 +35,14 @@ def random_matrix(name: str, num_rows: int, num_cols: int) -> QTensor:
     shape = (num_rows, qtype.row_bytes(num_cols))
     # Every byte below 0x40 keeps f16 and bf16 numbers finite and, nearly always, normal.
     return QTensor(name, qtype, (num_rows, num_cols), rng.integers(8, 60, shape, dtype=np.uint8))
+
+
+def multiply_all(
+    ops: CpuOps, weights: list[_native.Weight], x: Float32Array, out: Float32Array
+) -> None:
+    for weight in weights:
+        ops.norm_linear([out], x, None, 1e-6, [weight])
+    ops.sync()
 
 
 def best_seconds(action: Callable[[], None], threads: int, repeats: int) -> float:
@@ -64,19 +76,18 @@ def main() -> None:
             x = np.random.default_rng(1).standard_normal((num_rows, cols)).astype(np.float32)
             out = np.empty((num_rows, out_rows), np.float32)
 
-            def product(used: list[_native.Weight] = used, x: np.ndarray = x, out: np.ndarray = out) -> None:
-                for weight in used:
-                    ops.norm_linear([out], x, None, 1e-6, [weight])
-                ops.sync()
-
-            seconds = best_seconds(product, options.threads, options.repeats)
+            seconds = best_seconds(
+                partial(multiply_all, ops, used, x, out), options.threads, options.repeats
+            )
             num_bytes = first.num_bytes * len(used)
+            probe = _native.probe_read(options.threads, WORKING_SET_BYTES)
             operations = 2 * num_rows * out_rows * cols * len(used)
 
             row = {
                 "type": name,
                 "rows": num_rows,
                 "gb_per_s": round(num_bytes / seconds / 1e9, 1),
+                "probe_gb_per_s": round(probe, 1),
                 "gops": round(operations / seconds / 1e9, 1),
             }
             results.append(row)

@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "probes.h"
 #include "recorder.h"
 
 namespace culet {
@@ -27,6 +28,20 @@ void decode_rows(const Table& table, int64_t first,
     for (int64_t i = 0; i < count; i++) {
         table.rows->read(first + i, 0, cols, out.data() + i * cols, scratch.data());
     }
+}
+
+double read_gb_per_s(int num_threads, int64_t num_bytes) {
+    if (num_bytes < 1 << 20) throw std::invalid_argument("a probe needs at least 1 MiB");
+    const nb::gil_scoped_release release;
+    Pool pool(num_threads);
+    return probe_read(pool, num_bytes);
+}
+
+double fork_join_ns(int num_threads, int num_loops) {
+    if (num_loops < 1) throw std::invalid_argument("a probe needs at least 1 loop");
+    const nb::gil_scoped_release release;
+    Pool pool(num_threads);
+    return probe_fork_join(pool, num_loops);
 }
 
 void bind_recorder(nb::module_& m) {
@@ -108,6 +123,8 @@ void bind_cpu(nb::module_& m) {
     bind_recorder(m);
     m.def("isa_levels", &isa_levels);
     m.def("default_num_threads", &default_num_threads);
+    m.def("probe_read", &read_gb_per_s, nb::arg("num_threads"), nb::arg("num_bytes"));
+    m.def("probe_fork_join", &fork_join_ns, nb::arg("num_threads"), nb::arg("num_loops"));
 }
 
 }  // namespace culet

@@ -59,7 +59,9 @@ using MatmulFn = void (*)(const MatmulArgs&);
 enum class KvType : uint8_t { f16, bf16, f32, q8_0 };
 
 // Attention computes in bf16 pairs or in f32. K tiles of 16 tokens are [d / 2][16 tokens][2 d] as
-// stored; V tiles [8 token pairs][d][2 tokens]. `head_dim` below is padded to 16 (q8_0: 32).
+// stored; V tiles [d / 16][8 token pairs][16 d][2 tokens], so that a product reads them in order
+// (pairs a power of two apart would fight for the same cache sets). `head_dim` below is padded to
+// 16 (q8_0: 32).
 struct Kernels {
     const char* name;
     int max_tile_tokens;
@@ -89,7 +91,7 @@ struct Kernels {
     void (*store_k)(KvType, const float* x, int64_t head_dim, int slot, uint8_t* tile);
     void (*store_v)(KvType, const float* x, int64_t head_dim, int slot, uint8_t* tile);
     // A stored tile in compute form: bf16 in the stored order (when `bf16`), else f32 as
-    // K [d][16], V [16][d].
+    // K [d][16 tokens], V [d / 16][16 tokens][16 d].
     void (*load_k)(KvType, const uint8_t* tile, int64_t head_dim, bool bf16, void* out);
     void (*load_v)(KvType, const uint8_t* tile, int64_t head_dim, bool bf16, void* out);
     // Queries [M rows] scaled and interleaved: bf16 [d / 2][M][2] or f32 [d][M].

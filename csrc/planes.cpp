@@ -425,15 +425,15 @@ void encode_tiles(Pool& pool, const Planes& planes, const uint8_t* rows, uint8_t
     });
 }
 
-bool encode_planes(Pool& pool, int ggml_id, const uint8_t* rows, int64_t num_rows, int64_t num_cols,
-                   float out_factor, Planes* planes) {
+bool encode_planes(Pool& pool, Slabs& slabs, int ggml_id, const uint8_t* rows, int64_t num_rows,
+                   int64_t num_cols, float out_factor, Planes* planes) {
     LayoutId layout;
     if (!choose_layout(pool, ggml_id, rows, num_rows * num_cols, &layout)) return false;
     describe_planes(layout, ggml_id, num_rows, num_cols, out_factor, planes);
     // The kernels prefetch past the end, which is harmless, but never read there.
-    planes->memory = Memory(planes->num_bytes());
-    planes->tiles = planes->memory.data();
-    encode_tiles(pool, *planes, rows, planes->memory.data());
+    planes->memory = slabs.allocate(planes->num_bytes());
+    planes->tiles = planes->memory.get();
+    encode_tiles(pool, *planes, rows, planes->memory.get());
     return true;
 }
 

@@ -31,7 +31,7 @@ struct Planes {
     float out_factor;                  // on every value: the scale a file stores beside NVFP4
     std::array<uint8_t, 16> codebook;  // value + 128
     const uint8_t* tiles;              // in `memory`, or bytes that someone else keeps alive
-    Memory memory;
+    std::shared_ptr<uint8_t> memory;
 
     const uint8_t* tile(int64_t index) const { return tiles + index * tile_bytes; }
     int64_t num_bytes() const { return num_tiles * tile_bytes; }
@@ -53,8 +53,8 @@ void encode_tiles(Pool& pool, const Planes& planes, const uint8_t* rows, uint8_t
 
 // Re-encodes [num_rows, num_cols] losslessly on all threads of the pool (call between its begin and
 // end). The type must be in ggml's table and num_cols whole blocks of it. False as choose_layout.
-bool encode_planes(Pool& pool, int ggml_id, const uint8_t* rows, int64_t num_rows, int64_t num_cols,
-                   float out_factor, Planes* planes);
+bool encode_planes(Pool& pool, Slabs& slabs, int ggml_id, const uint8_t* rows, int64_t num_rows,
+                   int64_t num_cols, float out_factor, Planes* planes);
 
 // The stored blocks that the row came from. False for types with several encodings of the same
 // values (see ggml_pack.h); whoever needs the very bytes compares.

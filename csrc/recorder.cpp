@@ -90,12 +90,13 @@ std::unique_ptr<Weight> Recorder::weight(int ggml_id, int64_t num_rows, int64_t 
     {
         const nb::gil_scoped_release release;
         const PoolSession session(pool_);
-        exact = encode_planes(pool_, ggml_id, rows, num_rows, num_cols, factor, &weight->planes);
+        exact = encode_planes(pool_, slabs_, ggml_id, rows, num_rows, num_cols, factor,
+                              &weight->planes);
     }
     running_ = false;
     check(exact, "F64 values that float32 can't hold");
     weight->rows = std::make_unique<PlanesRows>(weight->planes);
-    weight->num_bytes = weight->planes.memory.num_bytes();
+    weight->num_bytes = weight->planes.num_bytes();
     return weight;
 }
 

@@ -121,6 +121,7 @@ private:
     const Kernels* kernels_;
     Pool pool_;
     Program program_;
+    Slabs slabs_;
     bool running_ = false;
     std::vector<nb::object> kept_;
     // Of this list of commands: the objects are kept alive in kept_, so their addresses are unique.

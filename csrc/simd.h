@@ -79,6 +79,9 @@ inline I load_table(const uint8_t* p) {
 }
 inline I lookup(I table, I index) { return _mm512_shuffle_epi8(table, index); }
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+// Over all lanes; exact, so that the order does not matter.
+inline float reduce_max(F a) { return _mm512_reduce_max_ps(a); }
+inline int32_t reduce_add(I a) { return _mm512_reduce_add_epi32(a); }
 
 #if defined(__AVX512VNNI__)
 constexpr bool kWideIsSigned = false;
@@ -182,6 +185,16 @@ inline I load_table(const uint8_t* p) {
 }
 inline I lookup(I table, I index) { return _mm256_shuffle_epi8(table, index); }
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+inline float reduce_max(F a) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+}
+inline int32_t reduce_add(I a) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
 
 #if defined(__AVXVNNI__)
 constexpr bool kWideIsSigned = false;
@@ -283,6 +296,8 @@ inline I lookup(I table, I index) {
         vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(index)));
 }
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
+inline float reduce_max(F a) { return vmaxvq_f32(a); }
+inline int32_t reduce_add(I a) { return vaddvq_s32(a); }
 constexpr bool kWideIsSigned = true;
 inline I dp(I acc, I codes, I acts) {  // codes <= 127: signed and unsigned agree
     return vdotq_s32(acc, vreinterpretq_s8_s32(codes), vreinterpretq_s8_s32(acts));
@@ -406,6 +421,12 @@ inline I lookup(I table, I index) {
     return index;
 }
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
+inline float reduce_max(F a) {
+    float top = a[0];
+    for (int i = 1; i < 4; i++) top = a[i] > top ? a[i] : top;
+    return top;
+}
+inline int32_t reduce_add(I a) { return a[0] + a[1] + a[2] + a[3]; }
 constexpr bool kWideIsSigned = false;
 inline I dp(I acc, I codes, I acts) {  // bytes of a lane: codes unsigned, activations signed
     acc += (codes & 255) * sar<24>(shl<24>(acts));
@@ -429,23 +450,13 @@ inline I broadcast4(const void* p) {
 }
 inline F broadcast(const float* p) { return set1(*p); }
 
-// Sums and maxima over 16 lanes of absolute index % 16, always in this order.
+// The sum over 16 lanes of absolute index % 16, always in this order.
 constexpr int kParts = 16 / kLanes;
 inline float sum16(const F* parts) {
     float lanes[16];
     for (int p = 0; p < kParts; p++) store(lanes + p * kLanes, parts[p]);
     for (int step = 8; step > 0; step /= 2) {
         for (int i = 0; i < step; i++) lanes[i] += lanes[i + step];
-    }
-    return lanes[0];
-}
-inline float max16(const F* parts) {
-    float lanes[16];
-    for (int p = 0; p < kParts; p++) store(lanes + p * kLanes, parts[p]);
-    for (int step = 8; step > 0; step /= 2) {
-        for (int i = 0; i < step; i++) {
-            lanes[i] = lanes[i] > lanes[i + step] ? lanes[i] : lanes[i + step];
-        }
     }
     return lanes[0];
 }
