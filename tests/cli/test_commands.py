@@ -143,6 +143,16 @@ def test_bench_measures_what_it_is_asked(
     assert names == ["prefill 8", "score 8", "decode x1 at 1", "decode x2 at 1", "verify 3"]
 
 
+def test_bench_says_where_the_time_goes(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", str(model_path), "--profile", "-p", "8", "-n", "0", "-r", "1", "--json"]
+    assert main(words) == 0
+    ops = last_json(capsys.readouterr().out)["results"][0]["ops"]
+    assert {"norm_linear", "attention", "gate_up", "logits"} <= set(ops)
+    assert main([*words, "--backend", "reference"]) == 2
+
+
 def test_bad_file_ends_without_a_traceback(tmp_path: Path) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(b"GGUF" + bytes(100))

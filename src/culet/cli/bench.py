@@ -19,6 +19,7 @@ from culet.formats.opening import open_checkpoint
 from culet.llm.loading import load_model
 from culet.llm.placement import decide_holding
 from culet.models.registry import read_config
+from culet.ops.interface import Ops, Profiled
 from culet.ops.select import load_ops
 
 
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wall", action="store_true", help="compare decode with whole answers of 1 and 129 tokens"
     )
     add_engine_options(parser)
+    parser.add_argument("--profile", action="store_true", help="time by op after each result")
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
 
 
@@ -75,12 +77,16 @@ def run(args: argparse.Namespace) -> int:
             f"these measurements need a context of {engine.context_length} tokens, "
             f"the model has {config.context_length}"
         )
+    profiled = start_profile(ops) if args.profile else None
     print(f"{path}: loaded in {load_seconds:.2f} s")
     print(f"{'test':<24} {'tokens/s':>10} {'ms':>10}   20% to 80% of the samples, ms")
     rows = []
     for row in measure(Measurement(model, ops, engine), args):
         rows.append(row)
-        print(line_of(row))
+        print(line_of(row), flush=True)
+        if profiled is not None:
+            row["ops"] = profiled.take_profile()
+            print("\n".join(profile_lines(row["ops"])), flush=True)
     peak = system.peak_resident_bytes()
     if peak is not None:
         print(f"peak memory {format_bytes(peak)}")
@@ -96,6 +102,14 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     return 0
+
+
+def start_profile(ops: Ops) -> Profiled:
+    """Let the backend keep times by op; `UsageError` if it keeps none."""
+    if not isinstance(ops, Profiled):
+        raise UsageError(f"backend {ops.name} keeps no times by op; --profile goes with cpu")
+    ops.set_profile(True)
+    return ops
 
 
 def context_needed(args: argparse.Namespace) -> int:
@@ -144,6 +158,13 @@ def result(name: str, num_tokens: int, seconds: list[float]) -> dict[str, Any]:
         "median_seconds": median(seconds),
         "seconds": seconds,
     }
+
+
+def profile_lines(ops: dict[str, tuple[int, float]]) -> Iterator[str]:
+    """Share of the time of each op of all samples of a result, warm-up included."""
+    total = sum(seconds for _, seconds in ops.values())
+    for name, (calls, seconds) in sorted(ops.items(), key=lambda item: -item[1][1]):
+        yield f"  {name:<22} {calls:>8} calls {seconds / total:>7.1%} {seconds * 1e3:>12.2f}"
 
 
 def line_of(row: dict[str, Any]) -> str:

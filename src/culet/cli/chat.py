@@ -25,6 +25,7 @@ from culet.cli.options import (
     add_engine_options,
     add_model_argument,
     add_sampling_options,
+    load_options,
     resolve_model,
 )
 from culet.errors import CuletError, UsageError
@@ -57,17 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     path = resolve_model(args.model)
     console = Console()
-    with culet.load(
-        path,
-        backend=args.backend,
-        context_length=args.ctx,
-        threads=args.threads,
-        kv_type=args.kv_type,
-        precision=args.precision,
-        embed_weights=args.embed_weights,
-        chat_template=args.chat_template,
-        max_seqs=1,
-    ) as llm:
+    with culet.load(path, max_seqs=1, **load_options(args)) as llm:
         options = {
             "max_tokens": args.max_tokens,
             "temperature": args.temp,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
 from culet.errors import CuletError, UsageError
 from culet.hub.choice import Reference, parse_reference
@@ -60,6 +61,20 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--chat-template", metavar="FILE", type=Path, help="a Jinja template to use instead"
     )
+
+
+def load_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of `culet.load` out of the options that `add_engine_options` added."""
+    return {
+        "backend": args.backend,
+        "context_length": args.ctx,
+        "threads": args.threads,
+        "kv_type": args.kv_type,
+        "precision": args.precision,
+        "embed_weights": args.embed_weights,
+        "load_mode": args.load_mode,
+        "chat_template": args.chat_template,
+    }
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from culet.cli.options import (
     add_engine_options,
     add_model_argument,
     add_sampling_options,
+    load_options,
     resolve_model,
 )
 from culet.cli.output import format_bytes, print_json
@@ -43,17 +44,7 @@ def run(args: argparse.Namespace) -> int:
     path = resolve_model(args.model)
     text = read_prompt(args.prompt)
     clock = Clock()
-    with culet.load(
-        path,
-        backend=args.backend,
-        context_length=args.ctx,
-        threads=args.threads,
-        kv_type=args.kv_type,
-        precision=args.precision,
-        embed_weights=args.embed_weights,
-        load_mode=args.load_mode,
-        chat_template=args.chat_template,
-    ) as llm:
+    with culet.load(path, **load_options(args)) as llm:
         clock.loaded()
         completion = write_answer(answer(llm, text, args), clock, quiet=args.json)
         if args.json:

@@ -15,6 +15,7 @@ import culet
 from culet.cli.options import (
     add_engine_options,
     add_model_argument,
+    load_options,
     positive_int,
     resolve_model,
 )
@@ -82,17 +83,7 @@ def run(args: argparse.Namespace) -> int:
     # Before the model, which may take a while: a port that is taken is found out at once.
     listener = bind(args.host, args.port)
     path = resolve_model(args.model)
-    with culet.load(
-        path,
-        backend=args.backend,
-        context_length=args.ctx,
-        threads=args.threads,
-        kv_type=args.kv_type,
-        max_seqs=args.max_seqs,
-        precision=args.precision,
-        embed_weights=args.embed_weights,
-        chat_template=args.chat_template,
-    ) as llm:
+    with culet.load(path, max_seqs=args.max_seqs, **load_options(args)) as llm:
         model = served_model(llm, describe(path), args)
         state = ServerState(model, limits, access, args.log_prompts)
         address = f"http://{args.host}:{listener.getsockname()[1]}"

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -318,4 +318,17 @@ class Ops(Protocol):
 
         ids int32 [n, k] and values [n, k] are host arrays; no row of all logits is materialised.
         """
+        ...
+
+
+@runtime_checkable
+class Profiled(Protocol):
+    """A backend that can say where its time goes."""
+
+    def set_profile(self, on: bool) -> None:
+        """Keep times from now on, or stop."""
+        ...
+
+    def take_profile(self) -> dict[str, tuple[int, float]]:
+        """By op: how often it ran and its seconds, since the last call of this."""
         ...
