@@ -29,7 +29,7 @@ class EngineConfig:
     context_length: int
     max_seqs: int = 16
     prefill_tokens: int = 512
-    mixed_prefill_tokens: int = 256
+    mixed_prefill_tokens: int = 128
     page_tokens: int = 64
     kv_type: KvType = "f16"
     kv_bytes: int | None = None

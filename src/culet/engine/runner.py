@@ -6,7 +6,7 @@ Pages are allocated before, by whoever plans the step. Knows nothing of requests
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,12 +122,19 @@ class Runner:
             if piece.embedding_rows is not None and piece.embeddings is not None
         ]
         rows = np.concatenate([r for r, _ in given]).astype(np.int32) if given else None
+        pages = {kind: table(kind, runs, row_seq, positions) for kind in kinds}
+        kept_pages = pages
+        if len(kept) < len(positions):
+            kept_pages = {
+                kind: replace(pages[kind], row_seq=row_seq[kept], positions=positions[kept])
+                for kind in kinds
+            }
         return Step(
             token_ids=np.concatenate([piece.token_ids for piece in pieces]),
             positions=positions,
-            pages={kind: table(kind, runs, row_seq, positions) for kind in kinds},
+            pages=pages,
             kept_rows=kept,
-            kept_pages={kind: table(kind, runs, row_seq[kept], positions[kept]) for kind in kinds},
+            kept_pages=kept_pages,
             wants_logits=wants,
             embedding_rows=rows,
             embeddings=np.concatenate([e for _, e in given]) if given else None,

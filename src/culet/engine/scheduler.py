@@ -42,7 +42,7 @@ class SchedulerConfig:
 
     max_seqs: int = 16
     step_tokens: int = 512
-    mixed_step_tokens: int = 256
+    mixed_step_tokens: int = 128
     share_tokens: int = 32
     max_logit_rows: int = 64
     max_waiting: int = 1024
