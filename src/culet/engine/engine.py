@@ -389,6 +389,8 @@ class Engine:
             choice.end(reason)
         if ended and not ended[0].request.choices:
             self._finish(ended[0].request, reason)
+        # Perhaps no step follows that would do it.
+        self._update_gauges()
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         metrics = self.metrics

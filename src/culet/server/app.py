@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any
@@ -25,6 +26,8 @@ from culet.server.stream import read_body
 from culet.server.wire import Body, ignored_fields
 
 _prompt_log = logging.getLogger("culet.prompts")
+_NOT_FOR_HEADERS = re.compile(r"[^ -~]")
+_MAX_HEADER_CHARS = 1000
 _LARGE_BODY_BYTES = 64 * 1024  # above this, parsing would hold up the event loop
 _PAGE_TYPES = {
     "html": "text/html",
@@ -124,7 +127,8 @@ def _invalid(error: ValidationError) -> ApiError:
 
 
 def _header_text(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()[:1000].replace("\n", " ")
+    """Names of a client's making, in what a header may hold."""
+    return _NOT_FOR_HEADERS.sub("?", text)[:_MAX_HEADER_CHARS].strip()
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
