@@ -42,6 +42,9 @@ TOOL = {
 }
 
 
+_WORDS = ("red", "blue", "sea", "sky", "12", "née")
+
+
 def serve_llm(llm: culet.LLM, **limits: Any) -> ServerState:
     model = ServedModel(
         name="tiny",
@@ -50,6 +53,7 @@ def serve_llm(llm: culet.LLM, **limits: Any) -> ServerState:
         template=llm.renderer,
         context_length=llm.context_length,
         num_ids=llm.num_ids,
+        constraints=llm.constraints,
         defaults=asdict(llm.defaults),
     )
     return ServerState(model, Limits(**limits))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from culet.chat.constrain import ConstraintBuilder
 from culet.chat.gemma4 import Gemma4Renderer
 from culet.server.app import build_app
 from culet.server.limits import Limits
@@ -27,6 +28,7 @@ def scripted_model(script: Script, step_seconds: float = 0.0, **options: Any) ->
         "template": Gemma4Renderer(has_empty_thought=False),
         "context_length": 4096,
         "num_ids": tokenizer.vocab_size,
+        "constraints": ConstraintBuilder(tokenizer),
         "defaults": {"temperature": 1.0, "top_k": 64, "top_p": 0.95},
         "details": ModelDetails(
             num_parameters=5_000_000, quantization="Q8_0", hidden_size=8, modified_at=1_700_000_000

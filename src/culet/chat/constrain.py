@@ -128,6 +128,10 @@ class ConstraintBuilder:
     def has_tables(self) -> bool:
         return self._tables is not None
 
+    def prepare(self) -> None:
+        """Build the tables now. The package keeps the interpreter to itself meanwhile."""
+        self._shared_tables()
+
     def _shared_tables(self) -> LLTokenizer:
         with self._lock:
             if self._tables is None:

@@ -46,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--think", action="store_true", help="think where a request doesn't say")
     server.add_argument("--max-seqs", type=positive_int, default=16, metavar="N")
     server.add_argument(
+        "--prepare-grammars",
+        action="store_true",
+        help="build the tables of constrained answers before the start, not with the first one",
+    )
+    server.add_argument(
         "--log-prompts", action="store_true", help="write request bodies to standard error"
     )
     access = parser.add_argument_group("access")
@@ -85,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     path = resolve_model(args.model)
     with culet.load(path, max_seqs=args.max_seqs, **load_options(args)) as llm:
         model = served_model(llm, describe(path), args)
+        if args.prepare_grammars:
+            model.constraints.prepare()
         state = ServerState(model, limits, access, args.log_prompts)
         address = f"http://{args.host}:{listener.getsockname()[1]}"
         log = logging.getLogger("culet")
@@ -136,6 +143,7 @@ def served_model(llm: LLM, description: Description, args: argparse.Namespace) -
         aliases=tuple(args.alias),
         thinks_by_default=args.think,
         strict_names=args.strict_model,
+        constraints=llm.constraints,
     )
 
 

@@ -63,6 +63,7 @@ class ModelDetails:
 class ServedModel:
     """Attributes:
     name: in lists and answers; `aliases` are listed too.
+    constraints: makes grammars for the tokenizer.
     num_ids: ids from here on are never drawn; tables may be padded past the vocabulary.
     defaults: sampling parameters for what a request leaves open.
     thinks_by_default: for requests that do not say.
@@ -75,15 +76,12 @@ class ServedModel:
     template: Renderer
     context_length: int
     num_ids: int
+    constraints: ConstraintBuilder
     defaults: Mapping[str, Any] = field(default_factory=dict)
     details: ModelDetails = field(default_factory=ModelDetails)
     aliases: tuple[str, ...] = ()
     thinks_by_default: bool = False
     strict_names: bool = False
-    constraints: ConstraintBuilder = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "constraints", ConstraintBuilder(self.tokenizer))
 
     @property
     def names(self) -> tuple[str, ...]:
