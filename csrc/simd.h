@@ -38,6 +38,9 @@ inline I addi(I a, I b) { return _mm512_add_epi32(a, b); }
 inline I subi(I a, I b) { return _mm512_sub_epi32(a, b); }
 inline I andi(I a, I b) { return _mm512_and_si512(a, b); }
 inline I ori(I a, I b) { return _mm512_or_si512(a, b); }
+inline I or_masked(I a, I b, I mask) {  // a | (b & mask)
+    return _mm512_ternarylogic_epi32(a, b, mask, 0xf8);
+}
 template <int n>
 inline I shl(I a) {
     return _mm512_slli_epi32(a, n);
@@ -79,6 +82,7 @@ inline I load_table(const uint8_t* p) {
 }
 inline I lookup(I table, I index) { return _mm512_shuffle_epi8(table, index); }
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+inline void prefetch_l2(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
 // Over all lanes; exact, so that the order does not matter.
 inline float reduce_max(F a) { return _mm512_reduce_max_ps(a); }
 inline int32_t reduce_add(I a) { return _mm512_reduce_add_epi32(a); }
@@ -141,6 +145,7 @@ inline I addi(I a, I b) { return _mm256_add_epi32(a, b); }
 inline I subi(I a, I b) { return _mm256_sub_epi32(a, b); }
 inline I andi(I a, I b) { return _mm256_and_si256(a, b); }
 inline I ori(I a, I b) { return _mm256_or_si256(a, b); }
+inline I or_masked(I a, I b, I mask) { return ori(a, andi(b, mask)); }
 template <int n>
 inline I shl(I a) {
     return _mm256_slli_epi32(a, n);
@@ -185,6 +190,7 @@ inline I load_table(const uint8_t* p) {
 }
 inline I lookup(I table, I index) { return _mm256_shuffle_epi8(table, index); }
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+inline void prefetch_l2(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
 inline float reduce_max(F a) {
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
@@ -244,6 +250,7 @@ inline I addi(I a, I b) { return vaddq_s32(a, b); }
 inline I subi(I a, I b) { return vsubq_s32(a, b); }
 inline I andi(I a, I b) { return vandq_s32(a, b); }
 inline I ori(I a, I b) { return vorrq_s32(a, b); }
+inline I or_masked(I a, I b, I mask) { return ori(a, andi(b, mask)); }
 template <int n>
 inline I shl(I a) {
     if constexpr (n == 0) return a;
@@ -296,6 +303,7 @@ inline I lookup(I table, I index) {
         vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(index)));
 }
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
+inline void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 inline float reduce_max(F a) { return vmaxvq_f32(a); }
 inline int32_t reduce_add(I a) { return vaddvq_s32(a); }
 constexpr bool kWideIsSigned = true;
@@ -351,6 +359,7 @@ inline I addi(I a, I b) { return (I)((U)a + (U)b); }
 inline I subi(I a, I b) { return (I)((U)a - (U)b); }
 inline I andi(I a, I b) { return a & b; }
 inline I ori(I a, I b) { return a | b; }
+inline I or_masked(I a, I b, I mask) { return a | (b & mask); }
 template <int n>
 inline I shl(I a) {
     return (I)((U)a << n);
@@ -421,6 +430,7 @@ inline I lookup(I table, I index) {
     return index;
 }
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
+inline void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 inline float reduce_max(F a) {
     float top = a[0];
     for (int i = 1; i < 4; i++) top = a[i] > top ? a[i] : top;
