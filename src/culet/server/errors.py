@@ -110,6 +110,8 @@ def busy(limit: int) -> ApiError:
 
 def as_api_error(error: Exception) -> ApiError:
     """What a client is told of an exception; a fault of ours is logged, not shown."""
+    if isinstance(error, BaseExceptionGroup) and isinstance(error.exceptions[0], Exception):
+        error = error.exceptions[0]  # of tasks that ran together, the first that failed
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError):

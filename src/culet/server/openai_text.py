@@ -28,6 +28,7 @@ from culet.server.state import ServerState, in_thread
 from culet.server.stream import SSE, sse, until_disconnect
 from culet.server.wire import Body, given, new_id, stop_texts, token_entry
 
+_EMBEDDINGS_AT_ONCE = 8  # of one request; others shall get their turn
 Prompt = str | list[str] | list[int] | list[list[int]]
 
 
@@ -318,31 +319,42 @@ async def embed(
         )
     release = state.admit(1)
     try:
-        work = in_thread(lambda: _embed_all(state.model, inputs))
-        return await until_disconnect(request.receive, work)
+        return await until_disconnect(request.receive, _embed_all(state.model, inputs))
     finally:
         release()
 
 
-def _embed_all(
+async def _embed_all(
     model: ServedModel, inputs: Sequence[str | list[int]]
 ) -> tuple[list[NDArray[np.float32]], int]:
-    vectors, num_tokens = [], 0
-    for text in inputs:
-        ids = text_ids(model, text)
-        if len(ids) > model.context_length:
-            raise context_exceeded(len(ids), model.context_length)
-        sums: list[NDArray[np.float64]] = []
+    prompts = await in_thread(lambda: [text_ids(model, text) for text in inputs])
+    longest = max(map(len, prompts))
+    if longest > model.context_length:
+        raise context_exceeded(longest, model.context_length)
+    gate = asyncio.Semaphore(_EMBEDDINGS_AT_ONCE)
 
-        def add(
-            _start: int, hidden: NDArray[np.float32], sums: list[NDArray[np.float64]] = sums
-        ) -> None:
-            sums.append(hidden.sum(axis=0, dtype=np.float64))
+    async def one(ids: list[int]) -> NDArray[np.float32]:
+        async with gate:
+            return await _embed_one(model, ids)
 
-        params = SamplingParams(max_tokens=0)
-        model.engine.submit(EnginePrompt(ids), params, prompt_want=Want.HIDDEN, sink=add).result()
-        total = np.sum(sums, axis=0)
-        norm = float(np.linalg.norm(total))
-        vectors.append((total / (norm or 1.0)).astype(np.float32))
-        num_tokens += len(ids)
-    return vectors, num_tokens
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(ids)) for ids in prompts]
+    return [task.result() for task in tasks], sum(map(len, prompts))
+
+
+async def _embed_one(model: ServedModel, ids: list[int]) -> NDArray[np.float32]:
+    sums: list[NDArray[np.float64]] = []
+
+    def add(_start: int, hidden: NDArray[np.float32]) -> None:
+        sums.append(hidden.sum(axis=0, dtype=np.float64))
+
+    params = SamplingParams(max_tokens=0)
+    with model.engine.submit(
+        EnginePrompt(ids), params, prompt_want=Want.HIDDEN, sink=add
+    ) as handle:
+        async for _ in handle:
+            pass
+    total = np.sum(sums, axis=0)
+    norm = float(np.linalg.norm(total))
+    vector: NDArray[np.float32] = (total / (norm or 1.0)).astype(np.float32)
+    return vector
