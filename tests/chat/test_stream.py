@@ -68,7 +68,7 @@ def cut_at(text: str, places: list[int]) -> list[str]:
 
 
 @given(pieces, st.lists(st.integers(0, 10**6), max_size=8), st.sampled_from(Start), st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_every_chunking_gives_the_same(
     parts: list[str], places: list[int], start: Start, cut: bool
 ) -> None:
@@ -79,7 +79,7 @@ def test_every_chunking_gives_the_same(
 
 
 @given(pieces, st.sampled_from(Start))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_tokens_and_spelled_text_give_the_same(parts: list[str], start: Start) -> None:
     """Control tokens by id or by spelling: no difference while no text spells a marker."""
     text = "".join(parts)
@@ -97,11 +97,13 @@ def test_tokens_and_spelled_text_give_the_same(parts: list[str], start: Start) -
 
 
 @given(st.text(max_size=40), st.lists(st.integers(0, 100), max_size=5))
+@settings(deadline=None)
 def test_text_without_markers_is_content_unchanged(text: str, places: list[int]) -> None:
     assert join(run(cut_at(text, places))) == ("", text, [])
 
 
 @given(st.text(max_size=40))
+@settings(deadline=None)
 def test_thoughts_keep_their_text(text: str) -> None:
     output = f"{CHANNEL_OPEN}thought\n{text}\n{CHANNEL_CLOSE}answer"
     assert join(run(list(output))) == (text, "answer", [])
@@ -140,7 +142,7 @@ stop_alphabet = st.text("ab\n é", max_size=4)
     st.lists(stop_alphabet, max_size=4),
     st.lists(st.integers(0, 99)),
 )
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_stop_strings_equal_a_search_of_the_whole_text(
     text: str, stops: list[str], places: list[int]
 ) -> None:

@@ -44,14 +44,14 @@ values = st.recursive(
 
 
 @given(st.dictionaries(keys, values, max_size=4))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_what_the_template_writes_is_read_back(wanted: dict[str, Any]) -> None:
     got = arguments(written(wanted))
     assert json.dumps(got) == json.dumps(wanted)  # types included: 1 is not 1.0
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_any_text_is_a_call_or_refused(body: str) -> None:
     tools = {"f": schema(a={"type": "string"}, n={"type": "integer"})}
     for text in (body, "call:f{" + body, "call:f{a:" + body + "}"):
