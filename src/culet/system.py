@@ -41,6 +41,9 @@ def advise_random(mapping: mmap.mmap, start: int, end: int) -> None:
     first = start // mmap.PAGESIZE * mmap.PAGESIZE
     if first < end and hasattr(mmap, "MADV_RANDOM"):
         mapping.madvise(mmap.MADV_RANDOM, first, end - first)
+    if first < end and hasattr(mmap, "MADV_NOHUGEPAGE"):
+        # Where the cache holds the file in huge pages, one row would make 2 MiB resident.
+        mapping.madvise(mmap.MADV_NOHUGEPAGE, first, end - first)
 
 
 def lock_in_ram(data: NDArray[np.uint8]) -> None:

@@ -17,7 +17,7 @@ from culet.engine.measure import Measurement
 from culet.errors import UsageError
 from culet.formats.opening import open_checkpoint
 from culet.llm.loading import load_model
-from culet.llm.placement import decide_holding
+from culet.llm.placement import decide_holding, tell_system
 from culet.models.registry import read_config
 from culet.ops.interface import Ops, Profiled
 from culet.ops.select import load_ops
@@ -65,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
     config = read_config(checkpoint)
     ops = load_ops(args.backend, threads=args.threads, precision=args.precision)
     start = time.perf_counter()
-    model = load_model(config, checkpoint, ops, holding.table).model
+    loaded = load_model(config, checkpoint, ops, holding.table)
+    tell_system(checkpoint, loaded.binding, holding)
     load_seconds = time.perf_counter() - start
     engine = EngineConfig(
         context_length=context_needed(args),
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{path}: loaded in {load_seconds:.2f} s")
     print(f"{'test':<24} {'tokens/s':>10} {'ms':>10}   20% to 80% of the samples, ms")
     rows = []
-    for row in measure(Measurement(model, ops, engine), args):
+    for row in measure(Measurement(loaded.model, ops, engine), args):
         rows.append(row)
         print(line_of(row), flush=True)
         if profiled is not None:
