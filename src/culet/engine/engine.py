@@ -121,40 +121,26 @@ class Engine:
             UsageError: the engine is closed.
         """
         max_new = self._check(prompt, params)
-        now = self._clock()
-        handle = RequestHandle(params.n, len(prompt.token_ids), self._end_later)
         stop_ids = set(params.stop_token_ids)
         if not params.ignore_eos:
             stop_ids.update(eos_ids)
         request = Request(
-            handle,
+            RequestHandle(params.n, len(prompt.token_ids), self._end_later),
             params,
             tuple(prompt.token_ids),
             prompt.media,
             max_new,
             frozenset(stop_ids),
             num_token_ids(self._model_config) if num_ids is None else num_ids,
-            submitted_at=now,
+            submitted_at=self._clock(),
             sink=sink,
             sink_hidden=prompt_want is Want.HIDDEN,
         )
         if params.prompt_logprobs is not None:
             prompt_want |= Want.LOGITS
-        seed = new_seed() if params.seed is None else params.seed
-        for index in range(params.n):
-            sequence = Sequence(
-                order=0,
-                tokens=list(prompt.token_ids),
-                keys=prompt.cache_keys() if prompt.media else [],
-                prompt_want=prompt_want if index == 0 else Want.NONE,
-                last_want=Want.LOGITS if max_new else Want.NONE,
-                priority=priority,
-                deadline=None if timeout_s is None else now + timeout_s,
-            )
-            sampler = TokenSampler(params, seed, index, request.prompt, mask() if mask else None)
-            request.choices.append(Choice(index, request, sequence, sampler))
+        self._add_choices(request, prompt, prompt_want, mask, priority, timeout_s)
         self._enqueue(request, len(prompt.token_ids) + max_new)
-        return handle
+        return request.handle
 
     def close(self, *, drain: bool = False) -> None:
         """Stop: cancel everything, or with `drain` finish it first. Further requests are refused.
@@ -205,6 +191,31 @@ class Engine:
                 + ("" if params.max_tokens == 0 else " and at least one more")
             )
         return left if params.max_tokens is None else min(left, params.max_tokens)
+
+    def _add_choices(
+        self,
+        request: Request,
+        prompt: EnginePrompt,
+        prompt_want: Want,
+        mask: Callable[[], TokenMask] | None,
+        priority: int,
+        timeout_s: float | None,
+    ) -> None:
+        """Make the sequence and the sampler of each choice; the first one reports the prompt."""
+        params = request.params
+        seed = new_seed() if params.seed is None else params.seed
+        for index in range(params.n):
+            sequence = Sequence(
+                order=0,
+                tokens=list(prompt.token_ids),
+                keys=prompt.cache_keys() if prompt.media else [],
+                prompt_want=prompt_want if index == 0 else Want.NONE,
+                last_want=Want.LOGITS if request.max_new else Want.NONE,
+                priority=priority,
+                deadline=None if timeout_s is None else request.submitted_at + timeout_s,
+            )
+            sampler = TokenSampler(params, seed, index, request.prompt, mask() if mask else None)
+            request.choices.append(Choice(index, request, sequence, sampler))
 
     def _enqueue(self, request: Request, num_tokens: int) -> None:
         num_new = len(request.choices)
