@@ -93,6 +93,12 @@ private:
     Pool pool_;
 };
 
+std::string layout_name(int ggml_id) {
+    const ggml::PlaneForm* form = ggml::plane_form(ggml_id);
+    check(form, "the type has no planes");
+    return kLayoutNames[static_cast<int>(stored_layout(*form))];
+}
+
 int64_t planes_bytes(const std::string& layout, int ggml_id, int64_t num_rows, int64_t num_cols) {
     for (int id = 0; id < kNumLayouts; id++) {
         if (layout != kLayoutNames[id]) continue;
@@ -123,6 +129,7 @@ void bind_planes(nb::module_& m) {
     // Bytes of a matrix in that layout; -1 if there is no such layout or it doesn't hold the type.
     m.def("planes_bytes", &planes_bytes, nb::arg("layout"), nb::arg("ggml_id"), nb::arg("num_rows"),
           nb::arg("num_cols"));
+    m.def("stored_layout", &layout_name, nb::arg("ggml_id"));
     m.attr("PLANES_VERSION") = kPlanesVersion;
 }
 

@@ -379,6 +379,20 @@ bool choose_layout(Pool& pool, int ggml_id, const uint8_t* rows, int64_t num_val
     return true;
 }
 
+LayoutId stored_layout(const ggml::PlaneForm& form) {
+    switch (form.code) {
+        case CodeForm::f16:
+            return LayoutId::f16;
+        case CodeForm::bf16:
+            return LayoutId::bf16;
+        case CodeForm::f32:
+        case CodeForm::f64:
+            return LayoutId::f32;
+        default:
+            return layout_of(form);
+    }
+}
+
 bool describe_planes(LayoutId layout, int ggml_id, int64_t num_rows, int64_t num_cols,
                      float out_factor, Planes* planes) {
     const PlaneForm* form = ggml::plane_form(ggml_id);

@@ -43,6 +43,9 @@ struct Planes {
 bool choose_layout(Pool& pool, int ggml_id, const uint8_t* rows, int64_t num_values,
                    LayoutId* layout);
 
+// The same without looking at values: floats are not known to be bf16.
+LayoutId stored_layout(const ggml::PlaneForm& form);
+
 // Planes of that layout without tiles: only sizes and factors. False unless type and layout go
 // together.
 bool describe_planes(LayoutId layout, int ggml_id, int64_t num_rows, int64_t num_cols,

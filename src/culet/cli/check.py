@@ -7,14 +7,18 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from culet import system
 from culet.cli.options import resolve_model
 from culet.cli.output import format_bytes, print_json
+from culet.engine.config import EngineConfig
 from culet.errors import CuletError, ModelFileError
 from culet.formats.binding import Binding
 from culet.formats.checkpoint import Checkpoint
 from culet.formats.shards import listed
 from culet.llm.describe import damaged_parts, describe
 from culet.llm.dry_run import VocabularyCheck, check_weights
+from culet.llm.placement import decide_holding
+from culet.llm.plan import longest_context, weight_groups
 from culet.models.config import ModelConfig
 
 
@@ -25,6 +29,7 @@ class Verdict:
     Attributes:
         reason: why not; None for a served file.
         types: tensors by quant type.
+        fitting_context: tokens of the longest context that fits in memory; 0 for none.
     """
 
     path: str
@@ -33,10 +38,17 @@ class Verdict:
     architecture: str | None = None
     file_bytes: int | None = None
     types: dict[str, int] | None = None
+    fitting_context: int | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", metavar="PATH", nargs="+", help="GGUF files or model folders")
+    parser.add_argument(
+        "--memory",
+        type=byte_size,
+        metavar="SIZE",
+        help="name the context that fits in so much memory, such as 8G (default: what is free)",
+    )
     parser.add_argument(
         "--verify", action="store_true", help="read packed files whole and compare every hash"
     )
@@ -45,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     vocabularies = VocabularyCheck()
-    verdicts = [verdict_on(name, vocabularies, args.verify) for name in args.paths]
+    memory = system.available_bytes() if args.memory is None else args.memory
+    verdicts = [verdict_on(name, vocabularies, memory, args.verify) for name in args.paths]
     for verdict in verdicts:
         print(line_of(verdict))
     num_served = sum(v.served for v in verdicts)
@@ -56,16 +69,41 @@ def run(args: argparse.Namespace) -> int:
     return 0 if num_served == len(verdicts) else ModelFileError.exit_code
 
 
-def verdict_on(name: str, vocabularies: VocabularyCheck, verify: bool = False) -> Verdict:
+def byte_size(text: str) -> int:
+    """An argparse type: a number of bytes, with K, M, G or T for powers of 1,024."""
+    units = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+    number, unit = text.rstrip("KMGTkmgt"), text[len(text.rstrip("KMGTkmgt")) :].upper()
+    try:
+        value = int(float(number) * (1 << units[unit]))
+    except (ValueError, KeyError, OverflowError):
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8G or 500M")
+    return value
+
+
+def verdict_on(
+    name: str,
+    vocabularies: VocabularyCheck,
+    memory_bytes: int | None = None,
+    verify: bool = False,
+) -> Verdict:
     """The verdict on one path; errors become the reason.
 
     Args:
+        memory_bytes: for the context that fits; None: unknown, so anything does.
         verify: compare the hashes of a packed file; other files have none.
     """
+    fitting = 0
 
     def examine(config: ModelConfig, checkpoint: Checkpoint, binding: Binding) -> None:
+        nonlocal fitting
         check_weights(config, checkpoint, binding)
         vocabularies.check(checkpoint)
+        groups = weight_groups(checkpoint, binding, decide_holding("auto", "mmap"))
+        engine = EngineConfig(context_length=config.context_length, max_seqs=1)
+        weight_bytes = sum(group.private_bytes for group in groups)
+        fitting = longest_context(config, engine, weight_bytes, memory_bytes)
 
     try:
         path: Path = resolve_model(name, fetch=False)
@@ -77,7 +115,13 @@ def verdict_on(name: str, vocabularies: VocabularyCheck, verify: bool = False) -
         return Verdict(name, False, f"damaged: {listed(damaged)}")
     types = Counter(t.type_name for t in found.tensors)
     return Verdict(
-        name, True, None, found.config.architecture, found.file_bytes, dict(types.most_common())
+        name,
+        True,
+        None,
+        found.config.architecture,
+        found.file_bytes,
+        dict(types.most_common()),
+        fitting,
     )
 
 
@@ -89,4 +133,7 @@ def line_of(verdict: Verdict) -> str:
     assert verdict.types is not None and verdict.file_bytes is not None
     types = ", ".join(f"{count} {name}" for name, count in verdict.types.items())
     size = format_bytes(verdict.file_bytes)
-    return f"served   {verdict.path}: {verdict.architecture}, {size}, {types}"
+    context = f"context of {verdict.fitting_context} tokens fits"
+    if not verdict.fitting_context:
+        context = "doesn't fit in memory"
+    return f"served   {verdict.path}: {verdict.architecture}, {size}, {types}, {context}"

@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sized
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from culet import system
 from culet.cli.options import add_model_argument, positive_int, resolve_model
 from culet.cli.output import format_bytes, print_json
 from culet.engine.config import EngineConfig
-from culet.engine.kv_cache import plan_kv
+from culet.formats.binding import Binding
+from culet.formats.checkpoint import Checkpoint
 from culet.llm.describe import Description, describe
+from culet.llm.placement import decide_holding
+from culet.llm.plan import BytePlan, PlannedGroup, longest_context, plan_bytes
 from culet.models.config import LayerSpec, ModelConfig
-from culet.ops.interface import KvType
 
 _SHOWN_ITEMS = 8
 _SHOWN_CHARACTERS = 70
@@ -26,31 +29,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     parser.add_argument("--ctx", type=positive_int, metavar="N", help="context for the KV figures")
     parser.add_argument("--kv-type", choices=["f16", "bf16", "f32", "q8_0"], default="f16")
+    parser.add_argument(
+        "--embed-weights", choices=["auto", "device", "host", "disk"], default="auto"
+    )
+    parser.add_argument("--load-mode", choices=["mmap", "none", "mlock"], default="mmap")
     parser.add_argument("--tensors", action="store_true", help="list every tensor")
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
 
 
 def run(args: argparse.Namespace) -> int:
-    found = describe(resolve_model(args.model), header_only=True)
-    num_ctx = args.ctx or found.config.context_length
-    kv_bytes = kv_bytes_by_kind(found.config, num_ctx, args.kv_type)
+    holding = decide_holding(args.embed_weights, args.load_mode)
+    plans: list[Planned] = []
+
+    def examine(config: ModelConfig, checkpoint: Checkpoint, binding: Binding) -> None:
+        engine = EngineConfig(
+            context_length=args.ctx or config.context_length,
+            max_seqs=1,
+            kv_type=args.kv_type,
+        )
+        available = system.available_bytes()
+        plan = plan_bytes(checkpoint, config, binding, holding, engine)
+        weights = sum(group.private_bytes for group in plan.groups if group.file_bytes)
+        fitting = longest_context(config, engine, weights, available)
+        plans.append(Planned(plan, engine.context_length, available, fitting))
+
+    found = describe(resolve_model(args.model), header_only=True, examine=examine)
     if args.json:
-        print_json(as_json(found, num_ctx, kv_bytes))
+        print_json(as_json(found, plans[0]))
         return 0
-    for line in report(found, num_ctx, kv_bytes, args.tensors):
+    for line in report(found, plans[0], args.tensors):
         print(line)
     return 0
 
 
-def kv_bytes_by_kind(config: ModelConfig, num_ctx: int, kv_type: KvType) -> dict[str, int]:
-    """Bytes of K and V of one sequence of `num_ctx` tokens, by attention kind."""
-    engine = EngineConfig(context_length=num_ctx, max_seqs=1, kv_type=kv_type)
-    return {group.kind: group.num_bytes for group in plan_kv(config, engine).groups.values()}
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The byte plan with one sequence of `context_length` tokens.
+
+    Attributes:
+        available_bytes: memory that is free now; None if unknown.
+        fitting_context: the longest context that would fit; 0 for none.
+    """
+
+    plan: BytePlan
+    context_length: int
+    available_bytes: int | None
+    fitting_context: int
 
 
-def report(
-    found: Description, num_ctx: int, kv_bytes: Mapping[str, int], all_tensors: bool
-) -> Iterator[str]:
+def report(found: Description, planned: Planned, all_tensors: bool) -> Iterator[str]:
     """The lines for people."""
     config = found.config
     yield f"{found.path}: {config.architecture}, {found.kind}, {format_bytes(found.file_bytes)}"
@@ -71,12 +98,25 @@ def report(
             shape = " x ".join(str(n) for n in tensor.shape)
             yield f"  {tensor.name}  {tensor.type_name}  {shape}  {format_bytes(tensor.num_bytes)}"
     yield ""
-    yield "bytes"
-    for role, num_bytes in found.bytes_by_role().items():
-        where = {"per-layer table": "on disk, read by row", "not used": "never read"}.get(role, "")
-        yield f"  {role:<28} {format_bytes(num_bytes):>11}  {where}".rstrip()
-    for kind, num_bytes in kv_bytes.items():
-        yield f"  {f'K/V, {kind}, {num_ctx} tokens':<28} {format_bytes(num_bytes):>11}"
+    yield f"bytes, with a context of {planned.context_length} tokens"
+    yield from plan_lines(planned)
+
+
+def plan_lines(planned: Planned) -> Iterator[str]:
+    """The plan as a table, and what would fit."""
+    plan = planned.plan
+    yield f"  {'':<18} {'in the file':>11} {'mapped':>11} {'by row':>11} {'private':>11}"
+    by_row = sum(group.by_row_bytes for group in plan.groups)
+    total = PlannedGroup("total", plan.file_bytes, plan.mapped_bytes, by_row, plan.private_bytes)
+    for group in (*plan.groups, total):
+        parts = (group.file_bytes, group.mapped_bytes, group.by_row_bytes, group.private_bytes)
+        cells = " ".join(f"{format_bytes(n) if n else '-':>11}" for n in parts)
+        yield f"  {group.name:<18} {cells}"
+    if planned.available_bytes is not None:
+        fits = f"a context of {planned.fitting_context} tokens fits"
+        if not planned.fitting_context:
+            fits = "it does not fit"
+        yield f"  {format_bytes(planned.available_bytes)} of memory available: {fits}"
 
 
 def layer_lines(layers: tuple[LayerSpec, ...]) -> Iterator[str]:
@@ -147,7 +187,7 @@ def plain(value: Any, limit: int | None = None) -> Any:
     return [plain(value[i]) for i in range(count)]  # type: ignore[index]
 
 
-def as_json(found: Description, num_ctx: int, kv_bytes: Mapping[str, int]) -> dict[str, Any]:
+def as_json(found: Description, planned: Planned) -> dict[str, Any]:
     """The object for scripts; arrays of over 1,000 items (vocabularies) as their length."""
     metadata = {
         key: {"items": len(value)}
@@ -165,5 +205,12 @@ def as_json(found: Description, num_ctx: int, kv_bytes: Mapping[str, int]) -> di
         "layers": [asdict(spec) for spec in found.config.layers],
         "tensors": [asdict(t) for t in found.tensors],
         "bytes": dict(found.bytes_by_role()),
-        "kv": {"context_length": num_ctx, "bytes": dict(kv_bytes)},
+        "plan": {
+            "context_length": planned.context_length,
+            "groups": [asdict(group) for group in planned.plan.groups],
+            "mapped_bytes": planned.plan.mapped_bytes,
+            "private_bytes": planned.plan.private_bytes,
+            "available_bytes": planned.available_bytes,
+            "fitting_context": planned.fitting_context,
+        },
     }

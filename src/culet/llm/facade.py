@@ -31,19 +31,17 @@ from culet.engine.request import EnginePrompt, SamplingParams
 from culet.engine.runner import num_token_ids
 from culet.engine.sampler import new_seed
 from culet.engine.scheduler import Want
-from culet.errors import CapacityError, RequestError
+from culet.errors import RequestError
 from culet.formats.checkpoint import Checkpoint
 from culet.formats.opening import open_checkpoint
 from culet.formats.packed import LoadMode
 from culet.llm.batch import run_batch
 from culet.llm.defaults import SamplingDefaults, sampling_defaults
-from culet.llm.loading import LoadedModel, load_model
+from culet.llm.loading import LoadedModel, bind_checkpoint, load_model
 from culet.llm.memory import (
     MemoryGroup,
     MemoryReport,
-    fitting_config,
     held_bytes_by_role,
-    stored_bytes_by_role,
 )
 from culet.llm.placement import (
     EmbedWeights,
@@ -51,6 +49,7 @@ from culet.llm.placement import (
     decide_holding,
     tell_system,
 )
+from culet.llm.plan import PlannedGroup, plan_engine, weight_groups
 from culet.llm.results import ChatCompletion, Completion, Piece
 from culet.llm.text import Started, chat_pieces, plain_pieces
 from culet.models.registry import read_config
@@ -97,7 +96,8 @@ def load(
         UsageError: an option has an impossible value, or nothing can be read at `path`.
         ModelFileError: the file is damaged or incomplete.
         UnsupportedModelError: it is sound, but isn't served.
-        CapacityError: the context that was asked for does not fit in memory.
+        CapacityError: the model, or the context that was asked for, does not fit in memory; found
+            out before weights are read.
         BackendError: the backend is not built.
     """
     holding = decide_holding(embed_weights, load_mode)
@@ -114,17 +114,22 @@ def load(
             kv_bytes=kv_bytes,
             prefix_cache=prefix_cache,
         )
-        loaded = load_model(config, checkpoint, ops, holding.table)
-        tell_system(checkpoint, loaded.binding, holding)
-        engine = fitting_config(config, engine, system.available_bytes())
-        fitting = engine.context_length
-        if fitting < asked and context_length is not None:
-            raise CapacityError(
-                f"{path}: the KV cache of {asked} tokens does not fit in memory; "
-                f"{fitting} tokens would"
+        binding = bind_checkpoint(config, checkpoint)
+        has_planes = ops.name != "reference"
+        planned = weight_groups(checkpoint, binding, holding, has_planes=has_planes)
+        engine = plan_engine(
+            checkpoint,
+            config,
+            binding,
+            holding,
+            engine,
+            weights=planned if has_planes else (),
+            may_shorten=context_length is None,
+        )
+        if engine.context_length < asked:
+            _log.info(
+                "%s: context cut from %d to %d tokens to fit", path, asked, engine.context_length
             )
-        if fitting < asked:
-            _log.info("%s: context cut from %d to %d tokens to fit", path, asked, fitting)
         if asked > config.context_length:
             _log.warning(
                 "%s: context of %d tokens, but the model was made for %d",
@@ -132,7 +137,9 @@ def load(
                 asked,
                 config.context_length,
             )
-        return LLM(checkpoint, loaded, ops, engine, chat_template)
+        loaded = load_model(config, checkpoint, ops, holding.table)
+        tell_system(checkpoint, binding, holding)
+        return LLM(checkpoint, loaded, ops, engine, planned, chat_template)
     except BaseException:
         checkpoint.close()
         raise
@@ -152,10 +159,12 @@ class LLM:
         loaded: LoadedModel,
         ops: Ops,
         engine: EngineConfig,
+        planned: Sequence[PlannedGroup],
         chat_template: Path | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._loaded = loaded
+        self._planned = planned
         self.engine = Engine(loaded.model, ops, engine)
         _log.info("%s", self.engine.cache.plan.describe())
         self._template_override = chat_template
@@ -341,9 +350,17 @@ class LLM:
 
     def memory(self) -> MemoryReport:
         """Bytes by group, as planned from headers and as held now."""
-        stored = stored_bytes_by_role(self._checkpoint, self._loaded.binding)
         held = held_bytes_by_role(self._loaded.held_bytes())
-        groups = [MemoryGroup(role, stored[role], held.get(role, 0)) for role in stored]
+        groups = [
+            MemoryGroup(
+                group.name,
+                group.private_bytes,
+                held.get(group.name, 0),
+                group.mapped_bytes,
+                group.by_row_bytes,
+            )
+            for group in self._planned
+        ]
         groups += [
             MemoryGroup(f"K/V, {kind}", plan.num_bytes, self.engine.cache.group_bytes(kind))
             for kind, plan in self.engine.cache.plan.groups.items()

@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from culet.engine.config import EngineConfig
 from culet.engine.kv_cache import least_kv_bytes, plan_kv
 from culet.errors import CapacityError
-from culet.formats.binding import Binding
-from culet.formats.checkpoint import Checkpoint
 from culet.llm.describe import role_of
 from culet.models.config import ModelConfig
 
 # What the interpreter, buffers of a step and the operating system's caches are left.
-_RESERVED_BYTES = 512 << 20
+RESERVED_BYTES = 512 << 20
 # The share of free memory that K and V of many sequences may take.
 _KV_SHARE = 0.25
 
@@ -25,14 +23,19 @@ class MemoryGroup:
     """One group of bytes.
 
     Attributes:
-        planned_bytes: computed from headers, before anything was loaded.
+        planned_bytes: of the process's own memory, computed from headers before anything was
+            loaded.
         actual_bytes: held in memory by this process; bytes that stay in the mapped file and are
             read from there don't count.
+        mapped_bytes: planned to be read from the mapped file whenever the model runs.
+        by_row_bytes: mapped too, but read row by row as tokens need it.
     """
 
     name: str
     planned_bytes: int
     actual_bytes: int
+    mapped_bytes: int = 0
+    by_row_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +56,6 @@ class MemoryReport:
     @property
     def actual_bytes(self) -> int:
         return sum(group.actual_bytes for group in self.groups)
-
-
-def stored_bytes_by_role(checkpoint: Checkpoint, binding: Binding) -> dict[str, int]:
-    """Bytes of the tensors that the model uses, as stored, by role."""
-    totals: Counter[str] = Counter()
-    for name, canonical in {s.name: c for c, s in binding.sources.items()}.items():
-        totals[role_of(canonical)] += checkpoint.info(name).num_bytes
-    return dict(totals)
 
 
 def held_bytes_by_role(held: Mapping[str, int]) -> dict[str, int]:
@@ -85,7 +80,7 @@ def fitting_config(
     if available_bytes is None and engine.kv_bytes is None:
         alone = plan_kv(config, replace(engine, max_seqs=1, kv_bytes=None))
         return replace(engine, kv_bytes=alone.num_bytes)
-    left = (available_bytes or 0) - _RESERVED_BYTES
+    left = (available_bytes or 0) - RESERVED_BYTES
     budget = left if engine.kv_bytes is None else engine.kv_bytes
 
     def with_pages(num_pages: int) -> EngineConfig:

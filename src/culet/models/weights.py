@@ -42,6 +42,7 @@ class WeightLoader:
         self._release = release
         self._label = label
         self._made: dict[str, list[Weight]] = {}
+        self._decoded_bytes: dict[str, int] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._left
@@ -93,6 +94,7 @@ class WeightLoader:
         """A small tensor, decoded."""
         values = decode(self.tensor(name, *shape)).reshape(shape)
         self._release(name)
+        self._decoded_bytes[name] = values.nbytes
         return values
 
     def vector(self, name: str, size: int) -> Array:
@@ -107,8 +109,8 @@ class WeightLoader:
             self._release(name)
 
     def held_bytes(self) -> dict[str, int]:
-        """Memory held now by the weights made from each canonical name."""
-        return {
+        """Memory held now by what was made from each canonical name."""
+        return self._decoded_bytes | {
             name: sum(weight.num_bytes for weight in weights)
             for name, weights in self._made.items()
         }

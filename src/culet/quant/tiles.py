@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from culet._native import PLANES_VERSION, Packer, planes_bytes
+from culet._native import stored_layout as _stored_layout
 from culet.quant.tensor import TILE_ROWS, QTensor, Tiles
-from culet.quant.types import BY_NAME
+from culet.quant.types import BY_NAME, QuantType
 
 __all__ = [
     "PLANES_VERSION",
@@ -22,6 +23,7 @@ __all__ = [
     "matrix",
     "num_matrices",
     "row_part",
+    "stored_layout",
     "plain",
     "restore",
     "tiles_bytes",
@@ -42,6 +44,11 @@ def tiles_bytes(tensor_shape: tuple[int, ...], ggml_id: int, layout: str) -> int
     *_, num_rows, num_cols = tensor_shape
     one = planes_bytes(layout, ggml_id, num_rows, num_cols)
     return one * num_matrices(tensor_shape) if one > 0 else -1
+
+
+def stored_layout(qtype: QuantType) -> str:
+    """The layout of a type's planes, values unseen (floats that are all bf16 get that instead)."""
+    return _stored_layout(qtype.ggml_id)
 
 
 def layout_of(packer: Packer, tensor: QTensor) -> str:
