@@ -112,7 +112,7 @@ def test_inspect_tells_layers_types_and_bytes(
     found = last_json(capsys.readouterr().out)
     assert sum(found["bytes"].values()) <= found["file_bytes"]
     assert [layer["kv_owner"] for layer in found["layers"]] == [0, 1, 2, 1, 1, 2]
-    assert found["kv"]["context_length"] == 64
+    assert found["plan"]["context_length"] == 64
 
 
 def test_check_has_a_line_and_a_verdict_for_each_path(
