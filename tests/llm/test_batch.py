@@ -13,7 +13,7 @@ import pytest
 
 import culet
 from culet.engine.sampler import log_softmax
-from culet.llm import batch
+from culet.llm import batch, progress
 
 TEXTS = ["hello", "hello there", "a b c", "there", "hello hello hello"]
 
@@ -76,10 +76,21 @@ def test_progress_is_shown_on_a_terminal_once_it_takes_long(
             return True
 
     for patience, shown in ((0.0, True), (60.0, False)):
-        monkeypatch.setattr(batch, "_PATIENCE_SECONDS", patience)
+        monkeypatch.setattr(progress, "PATIENCE_SECONDS", patience)
         monkeypatch.setattr(sys, "stderr", Terminal())
         llm.generate(TEXTS, max_tokens=2)
         assert ("generating" in sys.stderr.getvalue()) == shown  # type: ignore[attr-defined]
+
+
+def test_loading_shows_how_far_it_is(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with culet.load(model_path, backend="reference"):
+        assert "loading" in sys.stderr.getvalue()  # type: ignore[attr-defined]
 
 
 def test_prompt_logprobs_are_those_of_the_prompt(llm: culet.LLM) -> None:

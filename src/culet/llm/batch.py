@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
 from culet.engine.handle import Delta
+from culet.llm.progress import PatientProgress
 from culet.llm.results import Completion
 from culet.llm.text import Started
-
-# A batch that takes longer than this shows how far it is.
-_PATIENCE_SECONDS = 2.0
 
 
 def run_batch(
@@ -35,7 +28,7 @@ def run_batch(
     """
     pending: deque[Started] = deque()
     answers: list[Completion] = []
-    progress = _Progress(len(texts))
+    progress = PatientProgress("generating", len(texts))
     try:
         for index, text in enumerate(texts):
             pending.append(start(text))
@@ -52,7 +45,7 @@ def run_batch(
 def _answers(
     started: Started,
     complete: Callable[[Started, Sequence[Delta]], Completion],
-    progress: _Progress,
+    progress: PatientProgress,
 ) -> list[Completion]:
     found: list[list[Delta]] = [[] for _ in range(started.handle.num_choices)]
     for delta in started.handle:
@@ -60,37 +53,3 @@ def _answers(
         progress.tick()
     progress.advance()
     return [complete(started, deltas) for deltas in found]
-
-
-class _Progress:
-    """A bar on a terminal's standard error, once the batch has taken a while."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._done = 0
-        self._due = time.monotonic() + _PATIENCE_SECONDS
-        self._bar: Progress | None = None
-        self._is_wanted = total > 1 and sys.stderr.isatty()
-
-    def tick(self) -> None:
-        """Something has happened."""
-        if self._is_wanted and self._bar is None and time.monotonic() >= self._due:
-            self._bar = Progress(
-                *Progress.get_default_columns()[:2],
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._bar.start()
-            self._bar.add_task("generating", total=self._total, completed=self._done)
-
-    def advance(self) -> None:
-        """One more text is answered."""
-        self._done += 1
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self._done)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()

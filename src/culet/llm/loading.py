@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from culet.formats.binding import Binding, bind_names, load_source
 from culet.formats.checkpoint import Checkpoint
 from culet.formats.names import LayerFacts, ModelFacts
+from culet.llm.progress import PatientProgress
 from culet.models.base import Model
 from culet.models.config import ModelConfig
 from culet.models.config_hf import is_head_tied
@@ -78,14 +79,20 @@ def load_model(
     # A fused tensor is the source of several weights: its pages go back after the last of them.
     left = Counter(source.name for source in binding.sources.values())
 
+    progress = PatientProgress("loading", len(binding.sources))
+
     def read(canonical: str) -> QTensor:
+        progress.tick()
         return load_source(checkpoint, binding.sources[canonical])
 
     def release(canonical: str) -> None:
+        progress.advance()
         name = binding.sources[canonical].name
         left[name] -= 1
         if not left[name]:
             checkpoint.release(name)
 
     loader = WeightLoader(ops, binding.sources, read, release, str(checkpoint.path))
-    return LoadedModel(build_model(config, loader, ple_placement), binding, loader.held_bytes)
+    with progress:
+        model = build_model(config, loader, ple_placement)
+    return LoadedModel(model, binding, loader.held_bytes)
