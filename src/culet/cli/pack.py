@@ -9,12 +9,22 @@ from pathlib import Path
 
 from culet.cli.options import add_model_argument, positive_int, resolve_model
 from culet.cli.output import format_bytes, print_json
+from culet.llm.conversion import QUANT_TYPES, plan_conversion
 from culet.llm.packing import pack_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     parser.add_argument("-o", "--out", type=Path, metavar="OUT.culet", required=True)
+    parser.add_argument(
+        "--type",
+        choices=QUANT_TYPES,
+        help="quantise float matrices (default: keep every type); tables, head and small gates "
+        "get at least 6 bits",
+    )
+    parser.add_argument(
+        "--table-type", choices=QUANT_TYPES, help="another type for tables, head and small gates"
+    )
     parser.add_argument(
         "--threads", type=positive_int, metavar="N", help="threads (default: physical cores)"
     )
@@ -23,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
-    result = pack_model(resolve_model(args.model), args.out, args.threads or 0)
+    conversion = plan_conversion(args.type, args.table_type)
+    result = pack_model(resolve_model(args.model), args.out, args.threads or 0, conversion)
     seconds = time.perf_counter() - start
     print(
         f"{args.out}: {format_bytes(result.file_bytes)}, {format_bytes(result.served_bytes)} of it "

@@ -195,3 +195,28 @@ GROUPS: dict[Kind, tuple[tuple[str, str], ...]] = {
         ("multi_modal_projector.", "projector"),
     ),
 }
+
+
+def gguf_name(canonical: str) -> str:
+    """What GGUF calls a tensor of the runtime."""
+    if canonical.startswith("layers."):
+        _, index, part = canonical.split(".", 2)
+        return f"blk.{index}.{_GGUF_NAMES[part]}"
+    return _GGUF_NAMES[canonical]
+
+
+_GGUF_NAMES: dict[str, str] = {
+    row.canonical: row.gguf
+    for row in (
+        *MODEL,
+        HEAD,
+        *MODEL_GEMMA4,
+        *MODEL_PLE,
+        *LAYER,
+        *LAYER_GEMMA4,
+        EXPERTS_FUSED,
+        *EXPERTS_SPLIT,
+        *LAYER_PLE,
+    )
+    if row.gguf is not None
+}

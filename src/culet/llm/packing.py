@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
-from culet.errors import UsageError
+from culet.errors import UnsupportedModelError, UsageError
 from culet.formats.checkpoint import Checkpoint
-from culet.formats.gguf import GgufCheckpoint
+from culet.formats.names import gguf_name
 from culet.formats.opening import open_checkpoint
-from culet.formats.packed import SUFFIX, PackedCheckpoint
-from culet.formats.packing import PackResult, Role, source_of_gguf, unpack, write_packed
+from culet.formats.packed import SUFFIX, PackedCheckpoint, open_packed
+from culet.formats.packing import PackResult, PackSource, Role, unpack, write_packed
+from culet.llm.conversion import Conversion, source_of
 from culet.llm.loading import bind_checkpoint
+from culet.models.config import ModelConfig
+from culet.models.config_to_gguf import same_as_stored
 from culet.models.registry import read_config
 
-_log = logging.getLogger("culet")
 
-
-def pack_model(path: Path, out: Path, num_threads: int = 0) -> PackResult:
+def pack_model(
+    path: Path, out: Path, num_threads: int = 0, conversion: Conversion | None = None
+) -> PackResult:
     """Write the packed file of a model.
+
+    Args:
+        conversion: what matrices are quantised to; by default everything stays as it is.
 
     Raises:
         UsageError: it is packed already, or `out` has another suffix.
@@ -31,11 +36,25 @@ def pack_model(path: Path, out: Path, num_threads: int = 0) -> PackResult:
     try:
         if isinstance(checkpoint, PackedCheckpoint):
             raise UsageError(f"{path}: is packed already")
-        if not isinstance(checkpoint, GgufCheckpoint):
-            raise UsageError(f"{path}: only GGUF files can be packed so far")
-        return write_packed(out, source_of_gguf(checkpoint), roles_of(checkpoint), num_threads)
+        config = read_config(checkpoint)
+        source = source_of(checkpoint, config, conversion or Conversion(), out.parent)
+        result = write_packed(out, source, _roles(config, checkpoint, source), num_threads)
     finally:
         checkpoint.close()
+    _check_config(out, config, path)
+    return result
+
+
+def _check_config(out: Path, config: ModelConfig, path: Path) -> None:
+    """A folder's config is told in GGUF's keys: make sure that they say the same."""
+    packed = open_packed(out)
+    try:
+        is_same = same_as_stored(read_config(packed), config)
+    finally:
+        packed.close()
+    if not is_same:
+        out.unlink()
+        raise UnsupportedModelError(f"{path}: GGUF's metadata can't say all that config.json says")
 
 
 def unpack_model(path: Path, out: Path, num_threads: int = 0) -> None:
@@ -53,6 +72,19 @@ def unpack_model(path: Path, out: Path, num_threads: int = 0) -> None:
         unpack(checkpoint, out, num_threads)
     finally:
         checkpoint.close()
+
+
+def _roles(config: ModelConfig, checkpoint: Checkpoint, source: PackSource) -> dict[str, Role]:
+    """Roles of the tensors that are written; a converted model has only tensors in use."""
+    if source.file is not None or checkpoint.kind == "gguf":
+        known = roles_of(checkpoint)
+        if all(info.name in known for info in source.tensors):
+            return {info.name: known[info.name] for info in source.tensors}
+    tables = gguf_name("per_layer_token_embd")
+    return {
+        info.name: "planes" if len(info.shape) >= 2 and info.name != tables else "rows"
+        for info in source.tensors
+    }
 
 
 def roles_of(checkpoint: Checkpoint) -> dict[str, Role]:
