@@ -60,7 +60,8 @@ void bind_recorder(nb::module_& m) {
              nb::arg("num_rows"), nb::arg("num_cols"), nb::arg("data"), nb::arg("factor"),
              nb::arg("owned"))
         .def("stored_table", &R::table, nb::arg("ggml_id"), nb::arg("num_rows"),
-             nb::arg("num_cols"), nb::arg("data"), nb::arg("factor"), nb::arg("copy"))
+             nb::arg("num_cols"), nb::arg("data"), nb::arg("factor"), nb::arg("copy"),
+             nb::arg("mapped"))
         .def("sync", &R::sync)
         .def("embed", &R::embed, nb::arg("out"), nb::arg("table"), nb::arg("ids"), nb::arg("scale"))
         .def("gather_rows", &R::gather_rows, nb::arg("out"), nb::arg("x"), nb::arg("rows"))

@@ -2,6 +2,7 @@
 // Shapes were checked by the binding.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -34,7 +35,9 @@ private:
 // Rows of stored ggml blocks, decoded as they are read.
 class StoredRows : public RowSource {
 public:
-    StoredRows(int ggml_id, const uint8_t* data, int64_t num_rows, int64_t num_cols, float factor);
+    // `mapped`: the bytes are a read-only file mapping, whose pages may be let go of at any time.
+    StoredRows(int ggml_id, const uint8_t* data, int64_t num_rows, int64_t num_cols, float factor,
+               bool mapped);
     void read(int64_t row, int64_t first, int64_t count, float* out, float* scratch) const override;
     int64_t num_rows() const override { return num_rows_; }
     int64_t num_cols() const override { return num_cols_; }
@@ -43,10 +46,14 @@ public:
     void prefetch(const int32_t* ids, int64_t count) const;
 
 private:
+    void let_go() const;
+
     const ggml::PlaneForm* form_;
     const uint8_t* data_;
     int64_t num_rows_, num_cols_, row_bytes_;
     float factor_;
+    bool mapped_;
+    mutable std::atomic<uint32_t> num_reads_{0};
 };
 
 struct Norm {

@@ -9,6 +9,9 @@
 
 namespace culet {
 
+// Rows of a mapped table that are read before its pages are let go of.
+constexpr uint32_t kReadsMapped = 32;
+
 void PlanesRows::read(int64_t row, int64_t first, int64_t count, float* out, float* scratch) const {
     if (count == planes_.num_cols) {
         decode_planes_row(planes_, row, out);
@@ -19,13 +22,23 @@ void PlanesRows::read(int64_t row, int64_t first, int64_t count, float* out, flo
 }
 
 StoredRows::StoredRows(int ggml_id, const uint8_t* data, int64_t num_rows, int64_t num_cols,
-                       float factor)
+                       float factor, bool mapped)
     : form_(ggml::plane_form(ggml_id)),
       data_(data),
       num_rows_(num_rows),
       num_cols_(num_cols),
       row_bytes_(ggml::row_bytes(*form_, num_cols)),
-      factor_(factor) {}
+      factor_(factor),
+      mapped_(mapped) {}
+
+// Touching a row may map megabytes around it that the cache happens to hold; they would count as
+// this process's memory for as long as they stay mapped.
+void StoredRows::let_go() const {
+    static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(data_) + page - 1) / page * page;
+    const uintptr_t end = reinterpret_cast<uintptr_t>(data_ + num_rows_ * row_bytes_) / page * page;
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
 
 void StoredRows::prefetch(const int32_t* ids, int64_t count) const {
     static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -48,6 +61,7 @@ void StoredRows::read(int64_t row, int64_t first, int64_t count, float* out, flo
     if (factor_ != 1.0f) {
         for (int64_t i = 0; i < count; i++) out[i] *= factor_;
     }
+    if (mapped_ && num_reads_.fetch_add(1, std::memory_order_relaxed) % kReadsMapped == 0) let_go();
 }
 
 void embed(Context& context, Matrix out, const RowSource& table, const int32_t* ids, float scale) {

@@ -117,12 +117,13 @@ std::unique_ptr<Weight> Recorder::mapped_weight(const std::string& layout, int g
 }
 
 std::unique_ptr<Table> Recorder::table(int ggml_id, int64_t num_rows, int64_t num_cols,
-                                       nb::handle data, float factor, bool copy) {
+                                       nb::handle data, float factor, bool copy, bool mapped) {
     const uint8_t* rows = stored_rows(ggml_id, num_rows, num_cols, data);
     auto table = std::make_unique<Table>();
     table->source = copy ? nb::object(data.attr("copy")()) : nb::borrow(data);
     if (copy) rows = nb::cast<Bytes>(table->source).data();
-    auto stored = std::make_unique<StoredRows>(ggml_id, rows, num_rows, num_cols, factor);
+    auto stored =
+        std::make_unique<StoredRows>(ggml_id, rows, num_rows, num_cols, factor, mapped && !copy);
     if (!copy) table->mapped_rows = stored.get();
     table->rows = std::move(stored);
     table->num_bytes = copy ? num_rows * ggml::row_bytes(*ggml::plane_form(ggml_id), num_cols) : 0;

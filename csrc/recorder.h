@@ -63,7 +63,7 @@ public:
                                           int64_t num_cols, nb::handle data, float factor,
                                           bool owned);
     std::unique_ptr<Table> table(int ggml_id, int64_t num_rows, int64_t num_cols, nb::handle data,
-                                 float factor, bool copy);
+                                 float factor, bool copy, bool mapped);
     void sync();
 
     void embed(nb::handle out, const Table& table, nb::handle ids, float scale);

@@ -133,6 +133,7 @@ class Recorder:
         data: NDArray[np.uint8],
         factor: float,
         copy: bool,
+        mapped: bool,
     ) -> Table: ...
     def sync(self) -> None: ...
     def embed(

@@ -7,6 +7,7 @@ and ISA level. Knows tensors and their types, no model.
 from __future__ import annotations
 
 import os
+from mmap import mmap
 from typing import get_args
 
 import numpy as np
@@ -103,6 +104,7 @@ class CpuOps(Recorder):
             _rows(source),
             _factor(source),
             placement != "disk",
+            _is_mapped(source.data),
         )
 
     def kv_layer(
@@ -126,6 +128,14 @@ class CpuOps(Recorder):
             raise CapacityError(
                 f"no memory for {num_pages} K/V pages of {page_tokens} tokens"
             ) from error
+
+
+def _is_mapped(data: NDArray[np.uint8]) -> bool:
+    """Whether the array is a view of a mapped file."""
+    owner: object = data
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return isinstance(owner, mmap)
 
 
 def _rows(source: QTensor) -> NDArray[np.uint8]:
