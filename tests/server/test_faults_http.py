@@ -467,19 +467,23 @@ def test_fault_149_long_prompts_hold_up_nobody() -> None:
             ("/v1/chat/completions", {"messages": _picture(10_000_000)}),
         ]
         for path, body in bodies:
-            worker = threading.Thread(
-                target=httpx.post, args=(f"{url}{path}",), kwargs={"json": body, "timeout": 60}
-            )
-            worker.start()
-            slowest = 0.0
-            while worker.is_alive():
-                for probe in ("/health", "/v1/models"):
-                    began = time.monotonic()
-                    assert http.get(probe).status_code == 200
-                    slowest = max(slowest, time.monotonic() - began)
-                time.sleep(0.02)
-            # The client's own work shares this process, so that a little more is allowed.
-            assert slowest < 0.5, path
+            # On a busy machine any one try may be slow; a blocked server is slow in every one.
+            tries = (_slowest_probe(http, f"{url}{path}", body) for _ in range(4))
+            assert any(slowest < 0.2 for slowest in tries), path
+
+
+def _slowest_probe(http: httpx.Client, url: str, body: Any) -> float:
+    """Seconds that health and the model list took at most while a request was served."""
+    worker = threading.Thread(target=httpx.post, args=(url,), kwargs={"json": body, "timeout": 60})
+    worker.start()
+    slowest = 0.0
+    while worker.is_alive():
+        for probe in ("/health", "/v1/models"):
+            began = time.monotonic()
+            assert http.get(probe).status_code == 200
+            slowest = max(slowest, time.monotonic() - began)
+        time.sleep(0.02)
+    return slowest
 
 
 def _picture(num_bytes: int) -> list[dict[str, Any]]:

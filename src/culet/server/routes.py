@@ -87,12 +87,14 @@ def _model(state: ServerState, name: str) -> dict[str, Any]:
 async def tokenize(state: ServerState, request: Request, body: TokenizeRequest) -> Response:
     """Token ids of a text."""
     tokenizer = state.model.tokenizer
-    ids = await in_thread(
-        lambda: tokenizer.encode(
+
+    def answer() -> Response:
+        ids = tokenizer.encode(
             body.content, add_bos=body.add_special, parse_special=body.parse_special
         )
-    )
-    return JSONResponse({"tokens": ids})
+        return JSONResponse({"tokens": ids})
+
+    return await in_thread(answer)
 
 
 async def detokenize(state: ServerState, request: Request, body: DetokenizeRequest) -> Response:
