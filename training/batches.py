@@ -1,20 +1,22 @@
-"""From numbered corpus items to padded batches. A step's batches depend on its number alone."""
+"""From numbered corpus items to batches. A step's batches depend on its number alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from tokenizers import Tokenizer
 
 from training.corpus import training_item
 from training.dialogue import Segments, render
-from training.forward import Batch
+from training.forward import Batch, Grid
 
 MAX_LENGTH = 512
 ITEMS_PER_STEP = 64
 # Padded tokens of one forward: bounds memory; items of a step are sorted by length first.
 BATCH_TOKENS = 4096
+# A batch's longest item against its shortest; more means fewer batches, with more padding.
+SPREAD = 1.25
 
 
 def encode(tokenizer: Tokenizer, segments: Segments) -> tuple[list[int], list[int]]:
@@ -39,25 +41,34 @@ def step_batches(tokenizer: Tokenizer, seed: int, step: int) -> Iterator[Batch]:
     group: list[tuple[list[int], list[int]]] = []
     for entry in encoded:
         longest = len(entry[0])
-        # A group ends when it is full, or when padding would be over a quarter of its shortest.
         if group and (
-            longest * (len(group) + 1) > BATCH_TOKENS or longest > 1.25 * len(group[0][0]) + 8
+            longest * (len(group) + 1) > BATCH_TOKENS or longest > SPREAD * len(group[0][0]) + 8
         ):
-            yield _padded(group)
+            yield _batch(group)
             group = []
         group.append(entry)
     if group:
-        yield _padded(group)
+        yield _batch(group)
 
 
-def _padded(group: list[tuple[list[int], list[int]]]) -> Batch:
-    length = max(len(ids) for ids, _ in group) - 1
-    width = max(len(query) for _, query in group)
-    ids = torch.zeros((len(group), length), dtype=torch.int64)
-    query = torch.zeros((len(group), width), dtype=torch.int64)
-    target = torch.full((len(group), width), -100, dtype=torch.int64)
-    for row, (tokens, places) in enumerate(group):
-        ids[row, : len(tokens) - 1] = torch.tensor(tokens[:-1])
-        query[row, : len(places)] = torch.tensor(places)
-        target[row, : len(places)] = torch.tensor([tokens[place + 1] for place in places])
-    return Batch(ids, query, target)
+def _batch(group: list[tuple[list[int], list[int]]]) -> Batch:
+    ids, query, target = [], [], []
+    for tokens, places in group:
+        query += [len(ids) + place for place in places]
+        target += [tokens[place + 1] for place in places]
+        ids += tokens[:-1]
+    return Batch(
+        torch.tensor(ids),
+        torch.tensor(query),
+        torch.tensor(target),
+        _grid([range(len(tokens) - 1) for tokens, _ in group]),
+        _grid([places for _, places in group]),
+    )
+
+
+def _grid(rows: Sequence[Sequence[int]]) -> Grid:
+    """The grid of rows of positions."""
+    width = max(map(len, rows))
+    place = [index * width + column for index, row in enumerate(rows) for column in range(len(row))]
+    position = [position for row in rows for position in row]
+    return Grid(torch.tensor(position), torch.tensor(place), len(rows), width)

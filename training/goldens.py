@@ -1,7 +1,7 @@
 """What transformers answers in fp32: the goldens that every other form and backend must meet.
 
-For 40 prompts: token ids, the greedy answer's ids with each one's margin over the second best, and
-a digest of the logits after the prompt.
+For 40 prompts: token ids, the greedy answer's ids, the four best tokens at each of its places with
+their logits, and a digest of the logits after the prompt.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from training.evaluate import NAMED, Greedy
 NUM_PROMPTS = 40
 # Each digest holds every so many-th logit.
 DIGEST_STRIDE = 256
+# Candidates kept at each place: enough to judge whether another choice was a near-tie.
+NUM_BEST = 4
 
 
 def write_goldens(model: Gemma4ForCausalLM, tokenizer: Tokenizer, path: Path) -> None:
@@ -50,14 +52,15 @@ def _row(
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     (answer,) = generate.ids(torch.tensor([ids]))
     logits = model(input_ids=torch.tensor([ids + answer[:-1]])).logits[0, len(ids) - 1 :].float()
-    best = logits.topk(2, dim=-1)
+    best = logits.topk(NUM_BEST, dim=-1)
     assert best.indices[:, 0].tolist() == answer  # the cache of `generate` changes nothing
     return {
         "prompt": text,
         "prompt_ids": ids,
         "answer": tokenizer.decode(answer, skip_special_tokens=False),
         "answer_ids": answer,
-        "margins": [round(float(a - b), 4) for a, b in best.values],
+        "best_ids": best.indices.tolist(),
+        "best_logits": [[round(v, 4) for v in row] for row in best.values.tolist()],
         "logits": [round(v, 4) for v in logits[0, ::DIGEST_STRIDE].tolist()],
         "logit_rms": round(float(logits[0].square().mean().sqrt()), 4),
     }

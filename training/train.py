@@ -76,7 +76,7 @@ def _step(
 ) -> tuple[float, int]:  # fmt: skip
     """One update; mean loss of a trained token, and tokens read."""
     batches = list(step_batches(tokenizer, run.seed, step))
-    num_targets = sum(int((batch.target >= 0).sum()) for batch in batches)
+    num_targets = sum(len(batch.target) for batch in batches)
     names = [name for name, _ in model.named_parameters()]
     gradient_of = _gradients(model, num_targets)
     loss = 0.0
@@ -91,7 +91,7 @@ def _step(
     share = rate_at(step, run.steps)
     gradients_by_name = dict(zip(names, total, strict=True))
     optimizer.step(gradients_by_name, step, MUON_RATE * share, ADAM_RATE * share)
-    return loss, sum(batch.ids.numel() for batch in batches)
+    return loss, sum(len(batch.ids) for batch in batches)
 
 
 def _gradients(

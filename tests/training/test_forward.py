@@ -49,19 +49,22 @@ def test_logits_are_those_of_transformers(vocabulary: Vocabulary, tokenizer: Tok
     batches = list(step_batches(tokenizer, 1, 0))
     # The windows and the padding matter only in a long batch and in an uneven one.
     for batch in (batches[0], batches[-1]):
-        expected = model(input_ids=batch.ids).logits
-        index = batch.query[:, :, None].expand(-1, -1, expected.shape[2])
-        expected = torch.gather(expected, 1, index)
+        expected = model(input_ids=batch.tokens.spread(batch.ids)).logits
+        expected = batch.tokens.gather(expected)[batch.query]
         # fp32 sums of up to 512 terms in another order, through ten layers; logits reach tens.
         torch.testing.assert_close(trained_logits(model, batch), expected, rtol=0, atol=2e-3)
 
 
-def test_loss_ignores_padding(vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
+def test_loss_is_that_of_the_next_tokens(vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
     model = fresh(vocabulary)
     batch = next(iter(step_batches(tokenizer, 1, 1)))
+    # A query's target is the token after it; that of an item's last one is not in the batch.
+    after = batch.query + 1
+    inside = after < len(batch.ids)
+    inside &= batch.tokens.position[after.clamp(max=len(batch.ids) - 1)] > 0
+    assert torch.equal(batch.ids[after[inside]], batch.target[inside])
     logits = trained_logits(model, batch).log_softmax(-1)
-    kept = batch.target >= 0
-    expected = -logits[kept].gather(1, batch.target[kept][:, None]).sum()
+    expected = -logits.gather(1, batch.target[:, None]).sum()
     torch.testing.assert_close(loss_sum(model, batch), expected)
 
 

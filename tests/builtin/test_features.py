@@ -1,0 +1,107 @@
+"""Each E-series feature of the built-in model matters: without it, answers change.
+
+So a loader that misreads a table, or points a shared layer to the wrong K/V, can't go unseen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from culet.builtin import MODEL_PATH
+from culet.engine.config import EngineConfig
+from culet.formats.checkpoint import Checkpoint
+from culet.formats.gguf_writer import write_gguf
+from culet.formats.opening import open_checkpoint
+from culet.llm.facade import LLM
+from culet.llm.loading import load_model
+from culet.models.config import LayerSpec, ModelConfig
+from culet.models.registry import read_config
+from culet.ops.select import load_ops
+from culet.quant.tensor import QTensor
+
+GOLDENS: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("goldens.json").read_text(encoding="utf-8")
+)
+
+
+def num_wrong(path: Path, change: Callable[[ModelConfig], ModelConfig] = lambda c: c) -> int:
+    """Goldens whose answer, given its own beginning, differs at some place."""
+    checkpoint = open_checkpoint(path)
+    ops = load_ops("reference")
+    loaded = load_model(change(read_config(checkpoint)), checkpoint, ops, "disk")
+    wrong = 0
+    with LLM(checkpoint, loaded, ops, EngineConfig(context_length=1024, kv_type="f32")) as llm:
+        for golden in GOLDENS:
+            prompt, answer = golden["prompt_ids"], golden["answer_ids"]
+            logits = llm.logits([*prompt, *answer[:-1]])[len(prompt) - 1 :]
+            wrong += logits.argmax(-1).tolist() != answer
+    return wrong
+
+
+def rewritten(folder: Path, changed: Callable[[QTensor], QTensor]) -> Path:
+    """A copy of the model whose tensors went through `changed`."""
+    checkpoint: Checkpoint = open_checkpoint(MODEL_PATH)
+    tensors = [changed(checkpoint.tensor(name)) for name in checkpoint.tensor_names()]
+    path = folder / "changed.gguf"
+    write_gguf(path, checkpoint.metadata, tensors)
+    checkpoint.close()
+    return path
+
+
+def with_data(tensor: QTensor, data: np.ndarray) -> QTensor:
+    return replace(tensor, data=np.ascontiguousarray(data))
+
+
+def test_nothing_changed_is_nothing_wrong(tmp_path: Path) -> None:
+    assert num_wrong(rewritten(tmp_path, lambda tensor: tensor)) <= 2
+
+
+@pytest.mark.parametrize("damage", ["zeroed", "a row further"])
+def test_per_layer_table_matters(tmp_path: Path, damage: str) -> None:
+    def changed(tensor: QTensor) -> QTensor:
+        if tensor.name != "per_layer_token_embd.weight":
+            return tensor
+        zero = np.zeros_like(tensor.data)
+        return with_data(tensor, zero if damage == "zeroed" else np.roll(tensor.data, 1, axis=0))
+
+    assert num_wrong(rewritten(tmp_path, changed)) > len(GOLDENS) // 2
+
+
+def test_wide_mlps_matter(tmp_path: Path) -> None:
+    def changed(tensor: QTensor) -> QTensor:
+        """The second half of a wide MLP's inner values never reaches its output."""
+        if not tensor.name.endswith("ffn_down.weight") or tensor.row_values == 256:
+            return tensor
+        data = tensor.data.copy()
+        data[:, tensor.data.shape[1] // 2 :] = 0
+        return with_data(tensor, data)
+
+    assert num_wrong(rewritten(tmp_path, changed)) > len(GOLDENS) // 4
+
+
+def test_layer_scales_matter(tmp_path: Path) -> None:
+    def changed(tensor: QTensor) -> QTensor:
+        if not tensor.name.endswith("layer_output_scale.weight"):
+            return tensor
+        return with_data(tensor, np.ones(1, np.float32).view(np.uint8).reshape(tensor.data.shape))
+
+    assert num_wrong(rewritten(tmp_path, changed)) > len(GOLDENS) // 4
+
+
+def test_the_owner_of_shared_layers_matters() -> None:
+    def wrong_owner(config: ModelConfig) -> ModelConfig:
+        def moved(layer: LayerSpec) -> LayerSpec:
+            if layer.owns_kv or layer.attention == "full":
+                return layer
+            return replace(layer, kv_owner=layer.kv_owner - 1)
+
+        return replace(config, layers=tuple(moved(layer) for layer in config.layers))
+
+    assert num_wrong(MODEL_PATH, wrong_owner) > len(GOLDENS) // 4
