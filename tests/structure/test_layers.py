@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "culet"
 # For each part of the package, the parts it may import (itself included). `errors` is open to all.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "builtin": set(),
     "system": set(),
     "quant": {"quant"},
     "formats": {"formats", "quant", "system"},
@@ -43,6 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "hub": {"formats.shards", "hub"},
     "server": {"chat", "engine", "llm", "server"},
     "cli": {
+        "builtin",
         "chat",
         "cli",
         "engine",

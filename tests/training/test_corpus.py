@@ -15,9 +15,10 @@ from training.corpus.stories import follows_grammar, story
 from training.dialogue import Dialogue, Story, prompt, render
 from training.tokenizer import CONTROL, USER_DEFINED
 
+from culet.chat.gemma4 import Gemma4Renderer
 from culet.chat.messages import parse_messages, parse_tools
 from culet.chat.prompt import ControlSpelling
-from culet.chat.template import ChatTemplate
+from culet.chat.template import ChatTemplate, Renderer
 
 TEMPLATE = Path(__file__).parents[2] / "training" / "chat_template.jinja"
 NUM_ITEMS = 1500
@@ -55,8 +56,11 @@ def test_every_category_has_its_items() -> None:
         assert len(items) > 5, category
 
 
-@pytest.fixture(scope="module")
-def template() -> ChatTemplate:
+@pytest.fixture(scope="module", params=["file", "built in"])
+def template(request: pytest.FixtureRequest) -> Renderer:
+    """The template that the model's files carry, and Culet's renderer for files without one."""
+    if request.param == "built in":
+        return Gemma4Renderer(has_empty_thought=False)
     spelling = ControlSpelling("<bos>", "<eos>", frozenset((*CONTROL, *USER_DEFINED)))
     return ChatTemplate(TEMPLATE.read_text(encoding="utf-8"), TEMPLATE.name, spelling)
 
@@ -73,7 +77,7 @@ def served(count: int) -> Iterator[Dialogue]:
         yield replace(item, turns=tuple(turns))
 
 
-def test_text_is_what_the_template_renders(template: ChatTemplate) -> None:
+def test_text_is_what_the_template_renders(template: Renderer) -> None:
     for item in served(NUM_ITEMS):
         messages, tools = parse_messages(as_messages(item)), parse_tools(as_tools(item))
         rendered = template.render(
@@ -82,7 +86,7 @@ def test_text_is_what_the_template_renders(template: ChatTemplate) -> None:
         assert rendered.text == without_last_thought(item)
 
 
-def test_prompt_is_what_the_template_renders(template: ChatTemplate) -> None:
+def test_prompt_is_what_the_template_renders(template: Renderer) -> None:
     for item in served(NUM_ITEMS):
         asked = as_messages(item)[: -3 if item.turns[-1].tool else -1]
         rendered = template.render(

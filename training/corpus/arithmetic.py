@@ -27,7 +27,7 @@ _COUNT = (
 
 
 def arithmetic(rng: Random, split: Split) -> Exchange:
-    sign = rng.choices("+-x", (1, 1, 2))[0]
+    sign = rng.choices("+-x", (1, 1, 3))[0]
     a, b = rng.randint(1, LARGEST), rng.randint(1, LARGEST)
     if sign == "-" and a < b:
         a, b = b, a

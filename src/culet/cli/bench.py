@@ -24,7 +24,7 @@ from culet.ops.select import load_ops
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_argument(parser)
+    add_model_argument(parser, has_default=True)
     what = parser.add_argument_group("what is measured (0 leaves a part out)")
     what.add_argument("-p", "--prefill", type=counts, default=[512], metavar="N,...")
     what.add_argument("-n", "--decode", type=int, default=64, metavar="STEPS")

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
+from culet import builtin
 from culet.errors import CuletError, UsageError
 from culet.hub.choice import Reference, parse_reference
 from culet.hub.store import find, pull
+
+_log = logging.getLogger("culet")
 
 DEMO_MODEL = "demo"
 # A name that ends so means a path, not a repository.
 _MODEL_SUFFIXES = (".gguf", ".safetensors", ".culet")
 
 
-def add_model_argument(parser: argparse.ArgumentParser) -> None:
+def add_model_argument(parser: argparse.ArgumentParser, *, has_default: bool = False) -> None:
+    """MODEL; with a default, it may be left out, which means the built-in toy."""
     parser.add_argument(
         "model",
         metavar="MODEL",
+        nargs="?" if has_default else None,
         help="a GGUF file, a Hugging Face folder, owner/repo[:file-or-quant] of the Hugging Face "
-        "hub, or `demo` (Gemma 3 270M, extra `demo`)",
+        "hub, or `demo` (Gemma 3 270M, extra `demo`)"
+        + ("; nothing: the built-in toy" if has_default else ""),
     )
 
 
@@ -99,8 +106,8 @@ def positive_int(text: str) -> int:
     return value
 
 
-def resolve_model(name: str, *, fetch: bool = True) -> Path:
-    """The path that a MODEL argument means.
+def resolve_model(name: str | None, *, fetch: bool = True) -> Path:
+    """The path that a MODEL argument means; none is the built-in model, which is said in one line.
 
     A path wins over a name of the hub. What the cache holds is used without asking the hub.
 
@@ -111,6 +118,9 @@ def resolve_model(name: str, *, fetch: bool = True) -> Path:
         UsageError: there is no such thing; the message says what was looked for.
         CuletError: it can't be fetched.
     """
+    if name is None:
+        _log.warning(builtin.NOTICE)
+        return builtin.MODEL_PATH
     path = Path(name).expanduser()
     if path.exists():
         return path

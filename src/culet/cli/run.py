@@ -25,7 +25,7 @@ from culet.llm.results import ChatCompletion, Completion, Piece
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_argument(parser)
+    add_model_argument(parser, has_default=True)
     parser.add_argument(
         "-p", "--prompt", metavar="TEXT", help="the prompt; `-` or nothing reads standard input"
     )
