@@ -66,7 +66,7 @@ def write_quantised(
 ) -> None:
     """A GGUF file whose matrices are Q8_0, or Q4_K where rows are whole superblocks, else Q8_0."""
     tensors = [_tensor(name, value, type_name) for name, value in _named(model)]
-    half = _full_head_dim(model.config) // 2
+    half = _head_dim(model.config, "full_attention") // 2
     factors = np.full(half, 1e30, np.float32)
     factors[: half // 4] = 1.0  # the quarter that rotates; 1e30 stills the rest
     tensors.append(float_tensor("rope_freqs.weight", factors))
@@ -103,9 +103,9 @@ def _tensor(name: str, values: NDArray[np.float32], type_name: str) -> QTensor:
     return QTensor(name, qtype, values.shape, encode(values, qtype))
 
 
-def _full_head_dim(config: Any) -> int:
-    """The head size of full layers; it is kept as an override of each of them."""
-    size: int = config.per_layer_config["full_attention"].head_dim
+def _head_dim(config: Any, kind: str) -> int:
+    """The head size of layers of one kind; transformers keeps it per layer."""
+    size: int = config.per_layer_config[kind].head_dim
     return size
 
 
@@ -113,8 +113,8 @@ def _metadata(config: Gemma4TextConfig) -> dict[str, Any]:
     first_shared = config.num_hidden_layers - config.num_kv_shared_layers
     widths = [config.intermediate_size] * first_shared
     widths += [2 * config.intermediate_size] * config.num_kv_shared_layers
-    head_dim = config.head_dim
-    full_head_dim = _full_head_dim(config)
+    head_dim = _head_dim(config, "sliding_attention")
+    full_head_dim = _head_dim(config, "full_attention")
     kinds, ropes = config.layer_types, config.rope_parameters
     assert kinds is not None and ropes is not None  # __post_init__ fills them in
     own = {
