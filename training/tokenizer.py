@@ -1,7 +1,7 @@
 """The built-in model's vocabulary: BPE trained on the corpus, in Gemma 4's form.
 
-Spaces are U+2581, digits and punctuation stay single, merges never cross words, newline runs up to
-8 are tokens, other bytes fall back to `<0xXX>`. Special tokens have Gemma 4's spellings with ids of
+Spaces are U+2581, punctuation stays single, merges never cross words, numbers up to 400 and newline
+runs up to 8 are tokens, other bytes fall back to `<0xXX>`. Special tokens have Gemma 4's spellings with ids of
 their own, so that nothing that serves the model can rely on Gemma's ids.
 """
 
@@ -31,7 +31,9 @@ USER_DEFINED = (
 )  # fmt: skip
 # How runs of newlines come together, in the order of merging: powers of two, then the rest.
 _NEWLINE_MERGES = ((1, 1), (2, 2), (4, 4), (2, 1), (4, 1), (4, 2), (4, 3))
-# A word with its space, a digit, a mark: units that merges stay inside.
+# Numbers that are one token each: what a small model must know by heart, it learns sooner so.
+LARGEST_NUMBER = 400
+# A word with its space, a digit, a mark: units that learned merges stay inside.
 _UNIT = re.compile(rf"{SPACE}?[^\W\d_]+|\d|.", re.DOTALL)
 
 
@@ -63,12 +65,21 @@ def train(texts: Iterable[str]) -> Vocabulary:
     newlines = ["\n" * count for count in range(1, 9)]
     head = [*CONTROL, *USER_DEFINED, *(f"<0x{byte:02X}>" for byte in range(256)), *newlines]
     head += sorted(letters)
-    merges = [("\n" * a, "\n" * b) for a, b in _NEWLINE_MERGES]
+    head += [str(number) for number in range(10, LARGEST_NUMBER + 1)]
+    merges = [("\n" * a, "\n" * b) for a, b in _NEWLINE_MERGES] + _number_merges()
     learned = _learn_merges(units, VOCAB_SIZE - len(head))
     tokens = head + list(dict.fromkeys(a + b for a, b in learned))
     unused = (f"<unused{n}>" for n in range(VOCAB_SIZE))
     tokens += [next(unused) for _ in range(VOCAB_SIZE - len(tokens))]
     return Vocabulary(tuple(tokens), (*merges, *learned))
+
+
+def _number_merges() -> list[tuple[str, str]]:
+    """Digits to pairs, then pairs to triples from either side, for the pair may be at either end."""
+    pairs = [(text[0], text[1]) for text in map(str, range(10, 100))]
+    triples = [str(number) for number in range(100, LARGEST_NUMBER + 1)]
+    pairs_first = [(text[:2], text[2]) for text in triples]
+    return pairs + pairs_first + [(text[0], text[1:]) for text in triples if text[1] != "0"]
 
 
 def _learn_merges(units: Counter[str], count: int) -> list[tuple[str, str]]:

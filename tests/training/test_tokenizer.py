@@ -7,13 +7,21 @@ from pathlib import Path
 import pytest
 from training.corpus import training_item
 from training.dialogue import render
-from training.tokenizer import CONTROL, USER_DEFINED, VOCAB_SIZE, Vocabulary, build, train
+from training.tokenizer import (
+    CONTROL,
+    LARGEST_NUMBER,
+    USER_DEFINED,
+    VOCAB_SIZE,
+    Vocabulary,
+    build,
+    train,
+)
 from training.tokenizer import vocabulary_of as read_vocabulary
 
 from culet.chat.tokenizer import Tokenizer as CuletTokenizer
 
 SAMPLES = (
-    "What is the capital of France?", "17 x 3 = 51", "a  b   c", "x\n\n\n\n\ny", "\n" * 20,
+    "What is the capital of France?", "17 x 3 = 1334", "a  b   c", "x\n\n\n\n\ny", "\n" * 20,
     "Gr\u00fc\u00dfe \u6771\u4eac \U0001f600", "\u2581 mark", "THE CAPITAL",
     "tab\tand\u0000nul", "",
 )  # fmt: skip
@@ -42,10 +50,16 @@ def test_size_and_order(vocabulary: Vocabulary, path: Path) -> None:
     assert (types.count(3), types.count(4), types.count(6)) == (17, 7, 256)
 
 
-def test_words_and_digits_stay_apart(vocabulary: Vocabulary) -> None:
+def test_words_and_numbers_stay_apart(vocabulary: Vocabulary) -> None:
     for token in vocabulary.tokens[300:]:
-        assert not any(c.isdigit() for c in token) or len(token) == 1 or token[0] == "<"
+        assert not any(c.isdigit() for c in token) or token.isdigit() or token[0] == "<"
         assert "\u2581" not in token[1:]
+
+
+def test_small_numbers_are_one_token(vocabulary: Vocabulary) -> None:
+    tokenizer = build(vocabulary)
+    for number in range(LARGEST_NUMBER + 1):
+        assert len(tokenizer.encode(str(number), add_special_tokens=False).ids) == 1
 
 
 def test_special_tokens_have_other_ids_than_gemma(vocabulary: Vocabulary) -> None:
