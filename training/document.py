@@ -36,9 +36,10 @@ A `gemma4` checkpoint of {parameters:.1f} M parameters, with each feature of E2B
 one KV head; the last {shared} layers share the K/V of layers {owner_sliding} and {owner_full} and
 have MLPs of {wide}, the others of {narrow}; per-layer embeddings {ple} wide; hidden size {hidden};
 proportional RoPE on full layers; soft-cap 30; tied embeddings; layer scales that differ.
-Its {vocabulary} tokens are a BPE vocabulary of its own, with byte fallback, numbers up to 400 as one
-token each, and Gemma 4's special tokens under other ids. `models/builtin` holds it as a Hugging Face folder (bf16) and as
-GGUF in Q4_K (Q8_0 where rows are no whole superblocks); the package carries Q8_0.
+Its {vocabulary} tokens are a BPE vocabulary of its own, with byte fallback, numbers up to 400 as
+one token each, and Gemma 4's special tokens under other ids. `models/builtin` holds it as a Hugging
+Face folder (bf16) and as GGUF in Q4_K (Q8_0 where rows are no whole superblocks); the package
+carries Q8_0.
 
 ## What it can do
 Answer questions over fixed tables (capitals, chemical symbols, planets, months, colours, opposites,

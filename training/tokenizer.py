@@ -1,8 +1,8 @@
 """The built-in model's vocabulary: BPE trained on the corpus, in Gemma 4's form.
 
 Spaces are U+2581, punctuation stays single, merges never cross words, numbers up to 400 and newline
-runs up to 8 are tokens, other bytes fall back to `<0xXX>`. Special tokens have Gemma 4's spellings with ids of
-their own, so that nothing that serves the model can rely on Gemma's ids.
+runs up to 8 are tokens, other bytes fall back to `<0xXX>`. Special tokens have Gemma 4's spellings
+with ids of their own, so that nothing that serves the model can rely on Gemma's ids.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def train(texts: Iterable[str]) -> Vocabulary:
 
 
 def _number_merges() -> list[tuple[str, str]]:
-    """Digits to pairs, then pairs to triples from either side, for the pair may be at either end."""
+    """Digits to pairs, then pairs to triples: a pair may form at either end of one."""
     pairs = [(text[0], text[1]) for text in map(str, range(10, 100))]
     triples = [str(number) for number in range(100, LARGEST_NUMBER + 1)]
     pairs_first = [(text[:2], text[2]) for text in triples]
