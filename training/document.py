@@ -95,8 +95,11 @@ def print_report(report: Report) -> None:
 
 def write_document(report: Report, log: Path, num_parameters: int, path: Path) -> None:
     """docs/builtin-model.md from the evaluation and the training log."""
-    # A resumed run repeats what followed its checkpoint: the last row of a step counts.
-    rows = {row["step"]: row for row in map(json.loads, log.read_text().splitlines())}
+    # A resumed run repeats what followed its checkpoint, beginning with part of a row.
+    rows: dict[int, dict[str, float]] = {}
+    for row in map(json.loads, log.read_text().splitlines()):
+        before = rows.get(row["step"], row)
+        rows[row["step"]] = row | {"num_tokens": max(row["num_tokens"], before["num_tokens"])}
     steps = max(rows)
     text = _TEXT.format(
         parameters=num_parameters / 1e6,
