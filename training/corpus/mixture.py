@@ -29,9 +29,9 @@ _ALL: tuple[Maker, ...] = (*_TABLES, *_ALGORITHMS, arithmetic, smalltalk)
 
 # Single questions, by weight: what is large or hard to learn comes more often.
 _SINGLE: tuple[tuple[Maker, float], ...] = (
-    (facts.capital, 2.5), (facts.symbol, 2), (facts.planet, 1), (facts.month, 2),
-    (facts.colour, 1), (facts.opposite, 1.5), (facts.greeting, 2), (arithmetic, 15),
-    (counting, 3.5), (words.spelling, 8), (words.sorting, 5), (words.copying, 1), (truth, 3),
+    (facts.capital, 2), (facts.symbol, 2), (facts.planet, 1), (facts.month, 2),
+    (facts.colour, 1), (facts.opposite, 1), (facts.greeting, 1), (arithmetic, 14),
+    (counting, 6), (words.spelling, 10), (words.sorting, 7), (words.copying, 1), (truth, 4),
     (smalltalk, 2),
 )  # fmt: skip
 
@@ -65,7 +65,7 @@ _UNUSED = _of_makers(tool_unused, _VALUED)
 _WORD = _of_makers(recall.word_recall, _VALUED)
 
 _KINDS: tuple[tuple[Kind, float], ...] = (
-    (_single, 55), (_CHAT, 8), (_STYLED, 13), (_THINKING, 6), (_PAIRED, 7), (_TOOL, 5),
+    (_single, 55), (_CHAT, 6), (_STYLED, 18), (_THINKING, 6), (_PAIRED, 7), (_TOOL, 5),
     (_UNUSED, 1), (_NAME, 3), (_WORD, 2),
 )  # fmt: skip
 _PLAIN_TEXT_SHARE = 0.04
