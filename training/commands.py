@@ -20,7 +20,7 @@ from training.goldens import write_goldens
 from training.model import make_config, make_model
 from training.train import Run, fit, load_weights
 
-STEPS = 1300
+STEPS = 4000
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "models" / "builtin"
 PACKAGED = ROOT / "src" / "culet" / "builtin" / "builtin-q8_0.gguf"

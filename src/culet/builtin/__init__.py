@@ -1,11 +1,23 @@
-"""The toy model that ships with the package; docs/builtin-model.md says what it can do."""
+"""The toy model for commands without MODEL, where a build ships it (training/ makes it)."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from culet.errors import UsageError
 
 MODEL_PATH = Path(__file__).with_name("builtin-q8_0.gguf")
 NOTICE = (
     "no MODEL given, so this is the built-in toy, which knows little: "
     "name a GGUF file or a model folder to use a real one"
 )
+
+
+def require_model() -> Path:
+    """The model's file; `UsageError` in a build that ships none."""
+    if not MODEL_PATH.exists():
+        raise UsageError(
+            "no MODEL given, and this build ships no model of its own "
+            "(give a GGUF file, a model folder, owner/repo, or `demo`)"
+        )
+    return MODEL_PATH

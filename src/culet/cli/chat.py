@@ -46,7 +46,7 @@ Enter sends; Alt+Enter, or a \\ at the end of a line, begins a new line. Ctrl-C 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_argument(parser)
+    add_model_argument(parser, has_default=True)
     parser.add_argument("--system", metavar="TEXT", help="a system message")
     parser.add_argument("--think", action="store_true", help="let the model think first")
     add_sampling_options(parser)

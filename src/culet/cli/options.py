@@ -28,7 +28,7 @@ def add_model_argument(parser: argparse.ArgumentParser, *, has_default: bool = F
         nargs="?" if has_default else None,
         help="a GGUF file, a Hugging Face folder, owner/repo[:file-or-quant] of the Hugging Face "
         "hub, or `demo` (Gemma 3 270M, extra `demo`)"
-        + ("; nothing: the built-in toy" if has_default else ""),
+        + ("; nothing: the built-in toy, where there is one" if has_default else ""),
     )
 
 
@@ -119,8 +119,9 @@ def resolve_model(name: str | None, *, fetch: bool = True) -> Path:
         CuletError: it can't be fetched.
     """
     if name is None:
+        path = builtin.require_model()
         _log.warning(builtin.NOTICE)
-        return builtin.MODEL_PATH
+        return path
     path = Path(name).expanduser()
     if path.exists():
         return path

@@ -34,7 +34,7 @@ _MIB = 1024 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_argument(parser)
+    add_model_argument(parser, has_default=True)
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
     server.add_argument("--port", type=int, default=11435, help="0: any (default: %(default)s)")
