@@ -52,7 +52,9 @@ def step_batches(tokenizer: Tokenizer, seed: int, step: int) -> Iterator[Batch]:
 
 
 def _batch(group: list[tuple[list[int], list[int]]]) -> Batch:
-    ids, query, target = [], [], []
+    ids: list[int] = []
+    query: list[int] = []
+    target: list[int] = []
     for tokens, places in group:
         query += [len(ids) + place for place in places]
         target += [tokens[place + 1] for place in places]

@@ -120,7 +120,7 @@ def _norm(x: Tensor, weight: Tensor | None) -> Tensor:
 def _per_layer_inputs(text: Any, ids: Tensor, x: Tensor) -> Tensor:
     """[n, layers, ple_dim]: the table's rows and a projection of the embedding, in balance."""
     width: int = text.hidden_size_per_layer_input
-    rows = F.embedding(ids, text.embed_tokens_per_layer.weight) * width**0.5
+    rows: Tensor = F.embedding(ids, text.embed_tokens_per_layer.weight) * width**0.5
     projected = F.linear(x, text.per_layer_model_projection.weight) / math.sqrt(x.shape[-1])
     shape = (len(ids), -1, width)
     projected = _norm(projected.view(shape), text.per_layer_projection_norm.weight)
@@ -129,7 +129,7 @@ def _per_layer_inputs(text: Any, ids: Tensor, x: Tensor) -> Tensor:
 
 def _geometry(model: Gemma4ForCausalLM, kind: str, grid: Grid, length: int) -> _Geometry:
     """Queries of a grid against `length` keys of the same rows."""
-    frequencies = getattr(model.model.rotary_emb, f"{kind}_inv_freq")
+    frequencies: Tensor = getattr(model.model.rotary_emb, f"{kind}_inv_freq")
     angles = (grid.position[:, None].float() * frequencies)[:, None]
     distance = grid.spread(grid.position)[:, :, None] - torch.arange(length)
     seen = distance >= 0
