@@ -214,6 +214,47 @@ float float_value(CodeForm code, const uint8_t* p) {
     return code == CodeForm::f16 ? ggml::f16_value(bits) : ggml::bf16_value(bits);
 }
 
+// Bytes that lie in a row and in its tile in the same order: two values of bf16 side by side, or
+// one of another type that is stored as it is. 0 where values change.
+int unit_of_copy(const Planes& planes) {
+    switch (planes.form->code) {
+        case CodeForm::bf16:
+            return planes.num_cols % 2 == 0 ? 4 : 0;
+        case CodeForm::f16:
+            return planes.layout == LayoutId::f16 ? 2 : 0;
+        case CodeForm::f32:
+            return planes.layout == LayoutId::f32 ? 4 : 0;
+        default:
+            return 0;
+    }
+}
+
+// Copies one row into its place in a tile, or back, `Bytes` at a time.
+template <int Bytes, bool kToTile, class Row, class Tile>
+void copy_row(int64_t count, Row* row, Tile* place) {
+    for (int64_t i = 0; i < count; i++, row += Bytes, place += kTileRows * Bytes) {
+        if constexpr (kToTile) {
+            std::memcpy(place, row, Bytes);
+        } else {
+            std::memcpy(row, place, Bytes);
+        }
+    }
+}
+
+// The same for whatever the planes hold; false where values change.
+template <bool kToTile, class Row, class Tile>
+bool copy_float_row(const Planes& planes, int r, Row* row, Tile* tile) {
+    const int bytes = unit_of_copy(planes);
+    if (bytes == 0) return false;
+    const int64_t count = planes.num_cols * planes.form->block_bytes / bytes;
+    if (bytes == 4) {
+        copy_row<4, kToTile>(count, row, tile + r * 4);
+    } else {
+        copy_row<2, kToTile>(count, row, tile + r * 2);
+    }
+    return true;
+}
+
 void encode_float_tile(const Planes& planes, const uint8_t* rows, int64_t row_bytes, int64_t tile,
                        uint8_t* out) {
     const int value_bytes = planes.form->block_bytes;
@@ -221,11 +262,8 @@ void encode_float_tile(const Planes& planes, const uint8_t* rows, int64_t row_by
         const int64_t row = tile * kTileRows + r;
         if (row >= planes.num_rows) return;
         const uint8_t* p = rows + row * row_bytes;
+        if (copy_float_row<true>(planes, r, p, out)) continue;
         for (int64_t k = 0; k < planes.num_cols; k++, p += value_bytes) {
-            if (planes.layout == LayoutId::f16) {
-                std::memcpy(out + (k * kTileRows + r) * 2, p, 2);
-                continue;
-            }
             const uint32_t bits = std::bit_cast<uint32_t>(float_value(planes.form->code, p));
             if (planes.layout == LayoutId::f32) {
                 store32(out + (k * kTileRows + r) * 4, bits);
@@ -455,6 +493,7 @@ bool restore_planes_row(const Planes& planes, int64_t row, uint8_t* out) {
     const uint8_t* tile = planes.tile(row / kTileRows);
     const int r = static_cast<int>(row % kTileRows);
     if (!is_quantised(planes.layout)) {
+        if (copy_float_row<false>(planes, r, out, tile)) return true;
         for (int64_t k = 0; k < planes.num_cols; k++, out += planes.form->block_bytes) {
             store_float(planes.form->code, float_tile_value(planes, tile, r, k), out);
         }

@@ -13,7 +13,12 @@ import pytest
 import culet
 from culet import system
 from culet.cli.main import main
+from culet.formats.opening import open_checkpoint
+from culet.formats.packed import LoadMode
+from culet.llm.loading import load_model
 from culet.llm.packing import pack_model
+from culet.models.registry import read_config
+from culet.ops.select import load_ops
 
 MIB = 1 << 20
 
@@ -92,6 +97,24 @@ def test_planned_is_actual(
     assert 0.95 * found["planned"] <= found["anonymous"] <= 1.05 * found["planned"] + spare
     total = found["planned"] + found["mapped"]
     assert 0.95 * total <= found["resident"] <= 1.05 * total + 2 * spare
+
+
+@pytest.mark.parametrize("load_mode", ["mmap", "none"])
+@pytest.mark.parametrize("form", ["gguf", "packed"])
+def test_the_tied_table_is_one_object(
+    large: dict[str, Path], form: str, load_mode: LoadMode
+) -> None:
+    """The head adds no bytes: it is the embedding."""
+    checkpoint = open_checkpoint(large[form], load_mode=load_mode)
+    ops = load_ops("cpu", threads=1)
+    loaded = load_model(read_config(checkpoint), checkpoint, ops, "disk")
+    head = loaded.model.head  # type: ignore[attr-defined]
+    assert head.output is head.embedding
+    held = loaded.held_bytes()
+    assert "output" not in held
+    is_mapped = form == "packed" and load_mode == "mmap"
+    assert (held["token_embd"] == 0) is is_mapped
+    checkpoint.close()
 
 
 def test_inspect_shows_the_plan(large: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
