@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import wild.folder_cases
 import wild.gguf_cases
+import wild.gguf_file_cases
 from hostile import gguf_files, safetensors_files
 from numpy.typing import NDArray
 from wild.cases import CASES, Case
@@ -28,7 +29,7 @@ CUT = {c.name for c in SERVED if "stub" in c.name or c.name.endswith("_cut")}
 
 
 def test_there_are_many() -> None:
-    assert wild.gguf_cases and wild.folder_cases
+    assert wild.gguf_cases and wild.gguf_file_cases and wild.folder_cases
     names = [c.name for c in CASES]
     assert len(names) == len(set(names)) >= 150
 
