@@ -109,7 +109,7 @@ def test_the_tied_table_is_one_object(
     ops = load_ops("cpu", threads=1)
     loaded = load_model(read_config(checkpoint), checkpoint, ops, "disk")
     head = loaded.model.head  # type: ignore[attr-defined]
-    assert head.output is head.embedding
+    assert head.output_table is head.embedding
     held = loaded.held_bytes()
     assert "output" not in held
     is_mapped = form == "packed" and load_mode == "mmap"
