@@ -69,9 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(args)
 
 
+class StderrHandler(logging.Handler):
+    """Writes to what `sys.stderr` is when a record comes, not when the handler was made."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
 def set_up_log(verbose: bool) -> None:
     """Our own log on standard error; other libraries' stay as they are."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StderrHandler()
     handler.setFormatter(logging.Formatter("culet: %(message)s"))
     log = logging.getLogger("culet")
     log.handlers = [handler]  # not one more for each call within a process
