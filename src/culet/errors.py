@@ -69,5 +69,8 @@ _MAX_MESSAGE_CHARS = 1000
 
 def _one_line(text: str) -> str:
     """Control characters could move a terminal's cursor or forge a line of a log; escape them."""
-    escaped = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_MAX_MESSAGE_CHARS])
-    return escaped if len(text) <= _MAX_MESSAGE_CHARS else f"{escaped}..."
+    begin = text[:_MAX_MESSAGE_CHARS]
+    escaped = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in begin)
+    if len(text) <= _MAX_MESSAGE_CHARS and len(escaped) <= _MAX_MESSAGE_CHARS:
+        return escaped
+    return f"{escaped[:_MAX_MESSAGE_CHARS]}..."

@@ -104,6 +104,7 @@ def test_what_does_not_go_together_is_refused(packer: tiles.Packer) -> None:
     assert tiles.tiles_bytes((16, 256), 12, "q4_0") == -1
     assert tiles.tiles_bytes((16, 255), 12, "q4_k") == -1
     assert tiles.tiles_bytes((1 << 40, 256), 12, "q4_k") == -1
+    assert tiles.tiles_bytes((1 << 64, 256), 12, "q4_k") == -1
     tensor = random_tensor("Q4_K", 16)
     in_planes = tiled(packer, tensor)
     assert in_planes.tiles is not None

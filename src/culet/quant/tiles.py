@@ -41,6 +41,8 @@ def num_matrices(shape: tuple[int, ...]) -> int:
 
 def tiles_bytes(tensor_shape: tuple[int, ...], ggml_id: int, layout: str) -> int:
     """Bytes of a tensor's tiles; -1 if there is no such layout or it doesn't hold the type."""
+    if max(tensor_shape) >= 1 << 31:  # the native side counts in 64 bits
+        return -1
     *_, num_rows, num_cols = tensor_shape
     one = planes_bytes(layout, ggml_id, num_rows, num_cols)
     return one * num_matrices(tensor_shape) if one > 0 else -1
