@@ -176,7 +176,7 @@ def fuzz(count: int, seed: int, folder: Path, found_folder: Path | None = None) 
         try:
             target.read(path)
         except CuletError as error:
-            if "\n" in str(error) or len(str(error)) > 2000:
+            if "\n" in str(error) or len(str(error)) > 1100:
                 what = f"a message of several lines or {len(str(error))} characters"
         except Exception as error:
             what = repr(error)
