@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     path = resolve_model(args.model)
     text = read_prompt(args.prompt)
     clock = Clock()
-    with culet.load(path, **load_options(args)) as llm:
+    with culet.load(path, max_seqs=1, **load_options(args)) as llm:
         clock.loaded()
         completion = write_answer(answer(llm, text, args), clock, quiet=args.json)
         if args.json:
