@@ -165,6 +165,7 @@ def test_choices_are_scored_by_likelihood(
         for choice, found in zip(question.choices, score.log_likelihoods, strict=True):
             context = llm.tokenizer.encode(question.prompt)
             whole = llm.tokenizer.encode(question.prompt + choice)
+            whole[: len(context)] = context
             logits = llm.logits(whole).astype(np.float64)
             logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
             expected = sum(logs[i - 1, whole[i]] for i in range(len(context), len(whole)))

@@ -113,14 +113,16 @@ def token_log_probs(llm: LLM, ids: Sequence[int], first: int = 0) -> NDArray[np.
 def score_choices(llm: LLM, question: Question) -> ChoiceScore:
     """Log-likelihood of each choice as a continuation of the prompt.
 
-    A choice is what follows when prompt and choice are encoded together, as lm-eval does it.
+    As in lm-eval, a choice's tokens are those that prompt and choice encoded together have beyond
+    the prompt's own number, and they follow the prompt's own tokens.
     """
     context = llm.tokenizer.encode(question.prompt, add_bos=True)
     scores = []
     for choice in question.choices:
         whole = llm.tokenizer.encode(question.prompt + choice, add_bos=True)
         begin = min(len(context), len(whole) - 1)
-        scores.append(float(token_log_probs(llm, whole, begin - 1).sum()))
+        ids = context[:begin] + whole[begin:]
+        scores.append(float(token_log_probs(llm, ids, begin - 1).sum()))
     by_byte = [s / max(1, len(c.encode())) for s, c in zip(scores, question.choices, strict=True)]
     return ChoiceScore(tuple(scores), int(np.argmax(scores)), int(np.argmax(by_byte)))
 
