@@ -63,7 +63,8 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             self.scheduler.check(len(prompt) + num_new, 1)
         except CapacityError:
-            assert self.scheduler.num_waiting == 8
+            # More than were let in may wait: whoever lost its pages waits again.
+            assert self.scheduler.num_waiting >= 8
             return
         sequence = Sequence(self.num_submitted, list(prompt), prompt_want=want, priority=priority)
         self.num_submitted += 1
