@@ -84,8 +84,10 @@ class EngineMachine(RuleBasedStateMachine):
         planned = {chunk.sequence for chunk in plan.chunks}
         # A running stream has a row in every step unless its pages had to go.
         assert streams <= planned | set(plan.preempted)
-        if streams & planned:
-            prompt_rows = rows - len(streams & planned)
+        # One that lost its pages may come back in the same step, but then as a prompt.
+        kept = streams & planned - set(plan.preempted)
+        if kept:
+            prompt_rows = rows - len(kept)
             assert prompt_rows <= scheduler.config.mixed_step_tokens
         self.check_first_come(waited)
         for chunk in plan.chunks:
