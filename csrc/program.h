@@ -69,7 +69,7 @@ struct Context {
     Arena& arena;
 
     int num_threads() const { return pool.num_threads(); }
-    // body(row, thread) for all rows; on this thread alone where waking others costs more.
+    // body(row, thread) for all rows, on all threads.
     template <class Body>
     void each_row(int64_t num_rows, Body&& body) {
         pool.run(static_cast<int>(num_rows), body);
