@@ -33,6 +33,7 @@ from culet import _native
 
 FAST_READ_GB_PER_S = 42.0  # between the two states measured on the test machine: 33-35 and 52-62
 PROBE_BYTES = 512 << 20
+LICENSE = Path(__file__).parents[1] / "LICENSE"  # some text
 
 
 @dataclass(frozen=True)
@@ -68,44 +69,50 @@ def bench_args(prefill: str = "0", decode: int = 0, **more: str) -> tuple[str, .
     return tuple(words)
 
 
+_LLAMA_BENCH = ("llama-bench", "-r", "1", "-fa", "on", "-o", "jsonl")
+
+
+def prefill_test(num_tokens: int) -> Test:
+    """Prompts of `num_tokens`, the logits of their last one."""
+    name = f"prefill {num_tokens}"
+    peer = (*_LLAMA_BENCH, "-p", str(num_tokens), "-n", "0")
+    return Test(name, bench_args(str(num_tokens), repeats="2"), name, peer)
+
+
+def decode_test(depth: int = 0, num_tokens: int = 24) -> Test:
+    """One sequence, `num_tokens` steps after `depth` tokens of context."""
+    if not depth:
+        peer = (*_LLAMA_BENCH, "-p", "0", "-n", str(num_tokens))
+        return Test("decode", bench_args(decode=num_tokens), "decode x1 at 1", peer)
+    peer = (*_LLAMA_BENCH, "-p", "0", "-n", str(num_tokens), "-d", str(depth))
+    ours = bench_args(decode=num_tokens, depths=str(depth))
+    return Test(f"decode at {depth}", ours, f"decode x1 at {depth}", peer)
+
+
+def batched_test(batch: int) -> Test:
+    """`batch` sequences of 64 tokens, decoded side by side."""
+    peer = ("llama-batched-bench", "-npp", "64", "-ntg", "32", "-fa", "on")
+    peer += ("-b", "2048", "-ub", "512", "--output-format", "jsonl")
+    peer += ("-c", str(batch * 128), "-npl", str(batch))
+    ours = bench_args(decode=24, depths="64", batches=str(batch))
+    return Test(f"decode x{batch}", ours, f"decode x{batch} at 64", peer)
+
+
+def score_test() -> Test:
+    """All layers for every row, logits of the second half: what llama-perplexity computes."""
+    peer = ("llama-perplexity", "-c", "512", "-b", "512", "--chunks", "2", "-fa", "on")
+    return Test("score 512", bench_args(score="512", repeats="2"), "score 512", peer)
+
+
 def tests(depth: int) -> list[Test]:
-    llama_bench = ("llama-bench", "-r", "1", "-fa", "on", "-o", "jsonl")
-    batched = ("llama-batched-bench", "-npp", "64", "-ntg", "32", "-fa", "on")
-    batched += ("-b", "2048", "-ub", "512", "--output-format", "jsonl")
-    found = [
-        Test(
-            "prefill 512",
-            bench_args("512", repeats="2"),
-            "prefill 512",
-            (*llama_bench, "-p", "512", "-n", "0"),
-        ),
-        Test(
-            "decode", bench_args(decode=48), "decode x1 at 1", (*llama_bench, "-p", "0", "-n", "48")
-        ),
-        Test(
-            f"decode at {depth}",
-            bench_args(decode=24, depths=str(depth)),
-            f"decode x1 at {depth}",
-            (*llama_bench, "-p", "0", "-n", "24", "-d", str(depth)),
-        ),
-        Test(
-            # All layers for every row, logits of the second half: what llama-perplexity computes.
-            "score 512",
-            bench_args(score="512", repeats="2"),
-            "score 512",
-            ("llama-perplexity", "-c", "512", "-b", "512", "--chunks", "2", "-fa", "on"),
-        ),
+    return [
+        prefill_test(512),
+        decode_test(num_tokens=48),
+        decode_test(depth),
+        score_test(),
+        batched_test(4),
+        batched_test(16),
     ]
-    for batch in (4, 16):
-        found.append(
-            Test(
-                f"decode x{batch}",
-                bench_args(decode=24, depths="64", batches=str(batch)),
-                f"decode x{batch} at 64",
-                (*batched, "-c", str(batch * 128), "-npl", str(batch)),
-            )
-        )
-    return found
 
 
 def probe(threads: int) -> Probe:
@@ -158,7 +165,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--depth", type=int, default=8192)
-    parser.add_argument("--text", type=Path, default=Path(__file__).parents[1] / "LICENSE")
+    parser.add_argument("--text", type=Path, default=LICENSE)
     parser.add_argument("--append", type=Path)
     args = parser.parse_args()
     chosen = tests(args.depth)
@@ -167,7 +174,9 @@ def main() -> None:
         chosen = [t for t in chosen if t.name in wanted]
     summary: dict[str, Any] = {}
     for test in chosen:
-        summary[test.name] = compare(test, args)
+        summary[test.name] = compare(
+            test, args.bin_dir, args.model, args.threads, args.rounds, args.text
+        )
     row = {
         "what": "culet / llama.cpp",
         "model": args.model.name,
@@ -184,17 +193,19 @@ def main() -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def compare(test: Test, args: argparse.Namespace) -> dict[str, Any]:
+def compare(
+    test: Test, bin_dir: Path, model: Path, threads: int, num_rounds: int, text: Path = LICENSE
+) -> dict[str, Any]:
     """All rounds of one test, and the median ratio of each state."""
     rounds = []
     by_state: dict[str, list[tuple[float, float]]] = defaultdict(list)
     peaks: list[tuple[int, int]] = []
-    for _ in range(args.rounds):
-        probes = [probe(args.threads)]
-        theirs, their_peak = run_peer(args.bin_dir, args.model, test, args.threads, args.text)
-        probes.append(probe(args.threads))
-        ours, our_peak = run_ours(args.model, test, args.threads)
-        probes.append(probe(args.threads))
+    for _ in range(num_rounds):
+        probes = [probe(threads)]
+        theirs, their_peak = run_peer(bin_dir, model, test, threads, text)
+        probes.append(probe(threads))
+        ours, our_peak = run_ours(model, test, threads)
+        probes.append(probe(threads))
         states = {p.state for p in probes}
         state = states.pop() if len(states) == 1 else "mixed"
         by_state[state].append((ours, theirs))
