@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from culet.cli.main import COMMANDS, main
+from culet.cli.options import byte_size
 
 RUN = ("--backend", "reference", "-n", "6", "--temp", "0")
 
@@ -185,3 +187,26 @@ def test_interrupt_ends_quietly(model_path: Path) -> None:
     if process.returncode != 0:  # 0: it was done before the signal came
         assert process.returncode == 130
         assert errors.decode().splitlines()[-1] == "culet: interrupted"
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [("800MB", 800_000_000), ("1.5GiB", 1_610_612_736), ("2 gb", 2_000_000_000), ("4096", 4096)],
+)
+def test_sizes_are_read_with_their_units(text: str, num_bytes: int) -> None:
+    assert byte_size(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1e9", "lots", "3TB", "1.5.5GB", "0.1B"])
+def test_what_is_no_size_is_refused_by_its_text(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size such as"):
+        byte_size(text)
+
+
+def test_serve_says_how_much_kv_is_needed_where_it_may_take_too_little(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["serve", str(model_path), "--port", "0", "--ctx", "256", "--kv-memory", "1KB"]
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert "in the 1000 bytes that it may take; it would fit with --kv-memory" in said

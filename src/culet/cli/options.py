@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,20 @@ def positive_int(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return value
+
+
+_SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZE_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?([A-Za-z]*)")
+
+
+def byte_size(text: str) -> int:
+    """An argparse type: a size such as `800MB`, `1.5GiB` or plain bytes."""
+    match = _SIZE.fullmatch(text.strip())
+    unit = _SIZE_UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None or not (size := int(float(match[1]) * unit)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 800MB or 1.5GiB")
+    return size
 
 
 def resolve_model(name: str | None, *, fetch: bool = True) -> Path:

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import socket
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ import culet
 from culet.cli.options import (
     add_engine_options,
     add_model_argument,
+    byte_size,
     load_options,
     positive_int,
     resolve_model,
@@ -44,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strict-model", action="store_true", help="refuse requests for a model of another name"
     )
     server.add_argument("--think", action="store_true", help="think where a request doesn't say")
-    server.add_argument("--max-seqs", type=positive_int, default=16, metavar="N")
     server.add_argument(
         "--prepare-grammars",
         action="store_true",
@@ -72,6 +73,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-body-mb", type=positive_int, default=32, metavar="MB")
     limits.add_argument("--request-timeout", type=positive_int, metavar="SECONDS")
     add_engine_options(parser)
+    batching = parser.add_argument_group("many requests at once")
+    batching.add_argument(
+        "--max-seqs",
+        type=positive_int,
+        default=16,
+        metavar="N",
+        help="answers written at once; further requests wait (default: %(default)s)",
+    )
+    batching.add_argument(
+        "--kv-memory",
+        type=byte_size,
+        metavar="SIZE",
+        help="what K and V of all requests may take, such as 800MB or 2GiB (default: a quarter of "
+        "the free memory, or more where one request of --ctx tokens needs it)",
+    )
+    batching.add_argument(
+        "--no-prefix-cache",
+        action="store_true",
+        help="compute every prompt whole, also where it begins like an earlier one",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,9 +107,23 @@ def run(args: argparse.Namespace) -> int:
         keys, frozenset(h.lower() for h in args.allow_host), frozenset(args.cors_origin)
     )
     # Before the model, which may take a while: a port that is taken is found out at once.
-    listener = bind(args.host, args.port)
+    with bind(args.host, args.port) as listener:
+        serve_on(listener, args, limits, access)
+    return 0
+
+
+def serve_on(
+    listener: socket.socket, args: argparse.Namespace, limits: Limits, access: Access
+) -> None:
+    """Load the model and serve it on a bound socket until the server is told to end."""
     path = resolve_model(args.model)
-    with culet.load(path, max_seqs=args.max_seqs, **load_options(args)) as llm:
+    with culet.load(
+        path,
+        max_seqs=args.max_seqs,
+        kv_bytes=args.kv_memory,
+        prefix_cache=not args.no_prefix_cache,
+        **load_options(args),
+    ) as llm:
         model = served_model(llm, describe(path), args)
         if args.prepare_grammars:
             model.constraints.prepare()
@@ -104,7 +139,6 @@ def run(args: argparse.Namespace) -> int:
 
         server = make_server(build_app(state), limits, say_ready)
         asyncio.run(server.serve(sockets=[listener]))
-    return 0
 
 
 def read_keys(args: argparse.Namespace) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from culet import system
 from culet.engine.config import EngineConfig
-from culet.engine.kv_cache import plan_kv
+from culet.engine.kv_cache import least_kv_bytes, plan_kv
 from culet.errors import CapacityError
 from culet.formats.binding import Binding, check_source
 from culet.formats.checkpoint import Checkpoint
@@ -153,9 +153,10 @@ def plan_engine(
             f"{available // _MIB} MiB available, and {error}; {advice}"
         ) from error
     if fitted.context_length < engine.context_length and not may_shorten:
+        room = "memory" if engine.kv_bytes is None else f"the {engine.kv_bytes} bytes it may take"
         raise CapacityError(
             f"{checkpoint.path}: the KV cache of {engine.context_length} tokens does not fit in "
-            f"memory; {fitted.context_length} tokens would"
+            f"{room}; {fitted.context_length} tokens would"
         )
     return fitted
 
@@ -203,7 +204,11 @@ def fitting_options(
         need = plan.private_bytes - (weights if mapped_weights else 0)
         return need + RESERVED_BYTES <= available_bytes
 
-    least = replace(engine, context_length=engine.page_tokens, max_seqs=1, kv_bytes=None)
+    needed = least_kv_bytes(config, engine)
+    if engine.kv_bytes is not None and engine.kv_bytes < needed:
+        if fits(holding, replace(engine, max_seqs=1, kv_bytes=needed)):
+            yield f"--kv-memory {needed}"
+    least = replace(engine, context_length=engine.page_tokens, max_seqs=1)
     shorter = _longest_fitting(engine, lambda e: fits(holding, e))
     if shorter:
         yield f"--ctx {shorter}"
@@ -226,7 +231,7 @@ def _longest_fitting(engine: EngineConfig, fits: Callable[[EngineConfig], bool])
 
     def alone(num_pages: int) -> EngineConfig:
         tokens = num_pages * engine.page_tokens
-        return replace(engine, context_length=tokens, max_seqs=1, kv_bytes=None)
+        return replace(engine, context_length=tokens, max_seqs=1)
 
     while high - low > 1:
         middle = (low + high) // 2
