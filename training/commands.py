@@ -16,6 +16,7 @@ from training.dialogue import render
 from training.document import print_report, write_document
 from training.evaluate import evaluate, read_report, write_report
 from training.export import load_folder, write_folder, write_quantised
+from training.forms import compare_forms
 from training.goldens import write_goldens
 from training.model import make_config, make_model
 from training.train import Run, fit, load_weights
@@ -87,9 +88,11 @@ def _export(arguments: argparse.Namespace) -> None:
     write_quantised(model, words, FOLDER / "builtin-q4_k.gguf", "Q4_K")
     write_quantised(model, words, PACKAGED, "Q8_0")
     write_goldens(*load_folder(FOLDER), GOLDENS)
+    files = {"bf16": FOLDER, "Q8_0": PACKAGED, "Q4_K": FOLDER / "builtin-q4_k.gguf"}
+    forms = compare_forms(files, GOLDENS)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     document = ROOT / "docs" / "builtin-model.md"
-    write_document(report, arguments.out / "log.jsonl", num_parameters, document)
+    write_document(report, forms, arguments.out / "log.jsonl", num_parameters, document)
 
 
 COMMANDS = {"train": _train, "evaluate": _evaluate, "export": _export}

@@ -18,17 +18,21 @@ from transformers import Gemma4ForCausalLM
 from training.corpus import CATEGORIES, evaluation_item
 from training.corpus.stories import ANIMALS, OPENING, TRAITS, follows_grammar
 from training.corpus.tables import NAMES
-from training.dialogue import Dialogue, call_text, prompt, response_text
+from training.dialogue import Dialogue, Turn, call_text, prompt, response_text
 
 ITEMS_PER_CATEGORY = 40
+# The longest right answers are stories, of up to 86 tokens; a third round of theirs is right too.
 MAX_NEW_TOKENS = 192
-# Questions that must be answered, with what the answer must say.
-NAMED: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("What is the chemical symbol of gold?", ("Au",)),
-    ("What is 17 x 3?", ("51",)),
-    ('How do you say "good morning" in German?', ("Guten Morgen",)),
-    ("What is the largest planet?", ("Jupiter",)),
-    ("What is the capital of France? And count from 1 to 5.", ("Paris", "1, 2, 3, 4, 5")),
+# Questions that must be answered, each with its whole answer: one that runs on is wrong.
+NAMED: tuple[tuple[str, str], ...] = (
+    ("What is the chemical symbol of gold?", "The symbol of gold is Au."),
+    ("What is 17 x 3?", "17 x 3 = 51"),
+    ('How do you say "good morning" in German?', "Good morning in German is Guten Morgen."),
+    ("What is the largest planet?", "The largest planet is Jupiter."),
+    (
+        "What is the capital of France? And count from 1 to 5.",
+        "The capital of France is Paris. 1, 2, 3, 4, 5",
+    ),
 )
 
 
@@ -72,11 +76,27 @@ def evaluate(
         else:
             right = _category(generate, category, per_category, report)
         report.scores[category] = (right, per_category)
-    answers = generate([f"<bos><|turn>user\n{q}<turn|>\n<|turn>model\n" for q, _ in NAMED])
-    for (question, needed), answer in zip(NAMED, answers, strict=True):
-        answer = answer.removesuffix("<turn|>")
-        report.named.append((question, answer, all(part in answer for part in needed)))
+    answers = generate([asked(question) for question, _ in NAMED])
+    for (question, expected), answer in zip(NAMED, answers, strict=True):
+        right = answer == expected + "<turn|>"
+        report.named.append((question, answer.removesuffix("<turn|>"), right))
     return report
+
+
+def asked(question: str) -> str:
+    """The prompt of a question without system turn."""
+    return prompt(Dialogue((Turn(question, ""),)))
+
+
+def held_out_items(category: str, count: int) -> list[Dialogue]:
+    """The first `count` held-out items of a category whose prompts differ from one another."""
+    items: dict[str, Dialogue] = {}
+    number = 0
+    while len(items) < count:
+        item = evaluation_item(category, number)
+        items.setdefault(prompt(item), item)
+        number += 1
+    return list(items.values())
 
 
 def write_report(report: Report, path: Path) -> None:
@@ -129,7 +149,7 @@ class Greedy:
 
 
 def _category(generate: Greedy, category: str, count: int, report: Report) -> int:
-    items = [evaluation_item(category, number) for number in range(count)]
+    items = held_out_items(category, count)
     prompts = [prompt(item) for item in items]
     answers = generate(prompts)
     tools = [item.turns[-1].tool for item in items]
@@ -154,11 +174,12 @@ def _category(generate: Greedy, category: str, count: int, report: Report) -> in
 
 
 def _after_thought(answer: str, item: Dialogue) -> str:
-    """The answer after its thought; unchanged, so that it fails, where a thought is missing."""
+    """The answer after its thought; where one is missing, that is said, so that it fails."""
     if not item.turns[-1].thought:
         return answer
-    thought, end, rest = answer.partition("<channel|>")
-    return rest if end and thought.startswith("<|channel>thought\n") else answer
+    thought, end, rest = answer.partition("\n<channel|>")
+    is_there = end and thought.removeprefix("<|channel>thought\n") not in ("", thought)
+    return rest if is_there else "(no thought) " + answer
 
 
 def _with_result(answer: str, item: Dialogue) -> str:
@@ -179,7 +200,7 @@ def _stories(generate: Greedy, count: int, report: Report) -> int:
     ]
     right = 0
     for opening, text in zip(openings, generate([f"<bos>{o}" for o in openings]), strict=True):
-        if follows_grammar(opening, text.removesuffix("<eos>")):
+        if text.endswith("<eos>") and follows_grammar(opening, text.removesuffix("<eos>")):
             right += 1
         else:
             report.misses.append(Miss("stories", opening, "a story of the grammar", text))

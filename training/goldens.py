@@ -16,7 +16,7 @@ from transformers import Gemma4ForCausalLM
 
 from training.corpus import CATEGORIES, evaluation_item
 from training.dialogue import prompt
-from training.evaluate import NAMED, Greedy
+from training.evaluate import NAMED, Greedy, asked
 
 NUM_PROMPTS = 40
 # Each digest holds every so many-th logit.
@@ -35,7 +35,7 @@ def write_goldens(model: Gemma4ForCausalLM, tokenizer: Tokenizer, path: Path) ->
 
 def prompts() -> list[str]:
     """The named questions, one held-out item of each category and of some a second, two stories."""
-    texts = [f"<bos><|turn>user\n{question}<turn|>\n<|turn>model\n" for question, _ in NAMED]
+    texts = [asked(question) for question, _ in NAMED]
     texts += ["<bos>Once upon a time", "<bos>The capital of Italy is"]
     number = 0
     while len(texts) < NUM_PROMPTS:

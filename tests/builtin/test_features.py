@@ -5,16 +5,13 @@ So a loader that misreads a table, or points a shared layer to the wrong K/V, ca
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from culet.builtin import MODEL_PATH
 from culet.engine.config import EngineConfig
 from culet.formats.checkpoint import Checkpoint
 from culet.formats.gguf_writer import write_gguf
@@ -25,21 +22,19 @@ from culet.models.config import LayerSpec, ModelConfig
 from culet.models.registry import read_config
 from culet.ops.select import load_ops
 from culet.quant.tensor import QTensor
+from support.builtin_model import MODEL_PATH, goldens, needs_builtin
 
-GOLDENS_PATH = Path(__file__).with_name("goldens.json")
-if not (MODEL_PATH.exists() and GOLDENS_PATH.exists()):
-    pytest.skip("this build ships no built-in model", allow_module_level=True)
-GOLDENS: list[dict[str, Any]] = json.loads(GOLDENS_PATH.read_text(encoding="utf-8"))
+pytestmark = needs_builtin
 
 
 def num_wrong(path: Path, change: Callable[[ModelConfig], ModelConfig] = lambda c: c) -> int:
     """Goldens whose answer, given its own beginning, differs at some place."""
     checkpoint = open_checkpoint(path)
-    ops = load_ops("reference")
+    ops = load_ops("cpu")
     loaded = load_model(change(read_config(checkpoint)), checkpoint, ops, "disk")
     wrong = 0
     with LLM(checkpoint, loaded, ops, EngineConfig(context_length=1024, kv_type="f32")) as llm:
-        for golden in GOLDENS:
+        for golden in goldens():
             prompt, answer = golden["prompt_ids"], golden["answer_ids"]
             logits = llm.logits([*prompt, *answer[:-1]])[len(prompt) - 1 :]
             wrong += logits.argmax(-1).tolist() != answer
@@ -72,7 +67,7 @@ def test_per_layer_table_matters(tmp_path: Path, damage: str) -> None:
         zero = np.zeros_like(tensor.data)
         return with_data(tensor, zero if damage == "zeroed" else np.roll(tensor.data, 1, axis=0))
 
-    assert num_wrong(rewritten(tmp_path, changed)) > len(GOLDENS) // 2
+    assert num_wrong(rewritten(tmp_path, changed)) > len(goldens()) // 2
 
 
 def test_wide_mlps_matter(tmp_path: Path) -> None:
@@ -84,7 +79,7 @@ def test_wide_mlps_matter(tmp_path: Path) -> None:
         data[:, tensor.data.shape[1] // 2 :] = 0
         return with_data(tensor, data)
 
-    assert num_wrong(rewritten(tmp_path, changed)) > len(GOLDENS) // 4
+    assert num_wrong(rewritten(tmp_path, changed)) > len(goldens()) // 4
 
 
 def test_layer_scales_matter(tmp_path: Path) -> None:
@@ -93,7 +88,7 @@ def test_layer_scales_matter(tmp_path: Path) -> None:
             return tensor
         return with_data(tensor, np.ones(1, np.float32).view(np.uint8).reshape(tensor.data.shape))
 
-    assert num_wrong(rewritten(tmp_path, changed)) > len(GOLDENS) // 4
+    assert num_wrong(rewritten(tmp_path, changed)) > len(goldens()) // 4
 
 
 def test_the_owner_of_shared_layers_matters() -> None:
@@ -105,4 +100,4 @@ def test_the_owner_of_shared_layers_matters() -> None:
 
         return replace(config, layers=tuple(moved(layer) for layer in config.layers))
 
-    assert num_wrong(MODEL_PATH, wrong_owner) > len(GOLDENS) // 4
+    assert num_wrong(MODEL_PATH, wrong_owner) > len(goldens()) // 4

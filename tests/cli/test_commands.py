@@ -34,7 +34,9 @@ def test_help_ends_well(command: list[str], capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["nonsense"], ["run"], ["run", "m", "-n", "0"], ["run", "m", "-n", "x"]], ids=str
+    "words",
+    [[], ["nonsense"], ["inspect"], ["run", "m", "-n", "0"], ["run", "m", "-n", "x"]],
+    ids=str,
 )
 def test_wrong_usage_is_exit_code_2(words: list[str]) -> None:
     try:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
+
+import pytest
 
 import culet
 from culet import _native
+from support import builtin_model
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,3 +49,15 @@ def test_sources_speak_of_no_machine() -> None:
             if path.suffix in {".py", ".cpp", ".h", ".inc", ".md", ".pyi"}:
                 text = path.read_text()
                 assert "/work/" not in text and "../shared" not in text, path
+
+
+def test_the_builtin_model_is_whole_and_small() -> None:
+    """All of its files, or in a development version none: a release never ships without."""
+    present = [path for path in builtin_model.FILES if path.exists()]
+    if not present and "dev" in version("culet"):
+        pytest.skip("this checkout has no built-in model")
+    assert present == list(builtin_model.FILES)
+    carried = builtin_model.MODEL_PATH.stat().st_size
+    assert carried < 12e6
+    folder = sum(p.stat().st_size for p in builtin_model.FOLDER.rglob("*") if p.is_file())
+    assert folder + carried < 40e6

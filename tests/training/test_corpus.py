@@ -9,10 +9,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from training.corpus import CATEGORIES, evaluation_item, training_item
+from training.batches import ITEMS_PER_STEP
+from training.commands import STEPS
+from training.corpus import CATEGORIES, training_item
+from training.corpus.exchange import ENDINGS, OPENINGS
 from training.corpus.split import in_split, phrasings
 from training.corpus.stories import follows_grammar, story
 from training.dialogue import Dialogue, Story, prompt, render
+from training.evaluate import ITEMS_PER_CATEGORY, held_out_items
 from training.tokenizer import CONTROL, USER_DEFINED
 
 from culet.chat.gemma4 import Gemma4Renderer
@@ -43,17 +47,46 @@ def test_splits_have_nothing_in_common() -> None:
     assert all(in_split("train", n) != in_split("heldout", n) for n in range(100))
 
 
-def test_nothing_evaluated_is_trained() -> None:
-    trained = {prompt(item) for item in dialogues(8 * NUM_ITEMS)}
-    for category in CATEGORIES:
-        for number in range(20):
-            assert prompt(evaluation_item(category, number)) not in trained, category
+# The shipped model's training, whole: the run's seed, and as many items as it reads.
+SEED, NUM_TRAINED = 1, STEPS * ITEMS_PER_STEP
 
 
-def test_every_category_has_its_items() -> None:
+@pytest.mark.parametrize(
+    "count", [20_000, pytest.param(NUM_TRAINED, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_nothing_evaluated_is_trained(count: int) -> None:
+    """Not as a question of any turn, answered or only read."""
+    trained: set[str] = set()
+    pairs: set[tuple[str, str]] = set()
+    for number in range(count):
+        item = training_item(SEED, number)
+        if isinstance(item, Dialogue):
+            last = item.turns[-1].question
+            pairs.add((item.turns[0].question, last))
+            trained |= {bare(turn.question) for turn in item.turns}
     for category in CATEGORIES:
-        items = {prompt(evaluation_item(category, number)) for number in range(20)}
-        assert len(items) > 5, category
+        for item in held_out_items(category, ITEMS_PER_CATEGORY):
+            last = item.turns[-1].question
+            if category.endswith("recall"):  # what is asked for was given in the first turn
+                assert (item.turns[0].question, last) not in pairs, category
+            else:
+                assert bare(last) not in trained, category
+
+
+def bare(question: str) -> str:
+    """Without polite openings and endings, marks and capitals: all that framing may add."""
+    for opening in OPENINGS:
+        question = question.removeprefix(opening)
+    for ending in ENDINGS:
+        question = question.removesuffix(ending)
+    return question.rstrip("?.!").lower()
+
+
+def test_items_of_a_category_differ() -> None:
+    for category in CATEGORIES:
+        items = held_out_items(category, ITEMS_PER_CATEGORY)
+        assert len({prompt(item) for item in items}) == len(items) == ITEMS_PER_CATEGORY
+        assert items[:10] == held_out_items(category, 10)
 
 
 @pytest.fixture(scope="module", params=["file", "built in"])

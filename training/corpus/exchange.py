@@ -27,8 +27,8 @@ class Exchange:
 
 Maker = Callable[[Random, Split], Exchange]
 
-_OPENINGS = ("Please tell me: ", "Quick question: ", "Tell me, ", "I forgot. ", "Hi! ", "Hello. ")
-_ENDINGS = (" Thanks!", " Please.", " Thank you.")
+OPENINGS = ("Please tell me: ", "Quick question: ", "Tell me, ", "I forgot. ", "Hi! ", "Hello. ")
+ENDINGS = (" Thanks!", " Please.", " Thank you.")
 
 
 def framed(rng: Random, question: str) -> str:
@@ -37,9 +37,9 @@ def framed(rng: Random, question: str) -> str:
     if kind < 0.62:
         return question
     if kind < 0.74:
-        return rng.choice(_OPENINGS) + question
+        return rng.choice(OPENINGS) + question
     if kind < 0.86:
-        return question + rng.choice(_ENDINGS)
+        return question + rng.choice(ENDINGS)
     if kind < 0.93:
         return question.rstrip("?.")
     return question.rstrip("?.").lower()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from training.corpus.exchange import Exchange, framed
-from training.corpus.split import Split, phrase
+from training.corpus.split import Split, phrase, phrasings
 from training.corpus.tables import WORDS
 
 _TALK: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -27,6 +28,7 @@ _TALK: tuple[tuple[str, tuple[str, ...]], ...] = (
      ("Bye", "Goodbye!", "See you!", "Bye bye!", "Goodbye", "See you later!", "Farewell!",
       "See you soon!", "Bye!", "Bye for now!")),
 )  # fmt: skip
+_MARKS = "!?."
 _UNKNOWN = "I am a small model and don't know that."
 _BEYOND = (
     "How does a {word} work?", "Who made the first {word}?", "What is the price of a {word}?",
@@ -45,4 +47,12 @@ def smalltalk(rng: Random, split: Split) -> Exchange:
         return Exchange("small talk", framed(rng, question), _UNKNOWN)
     answer, questions = rng.choice(_TALK)
     question = phrase(rng, questions, split)
+    while split == "heldout" and _differs_in_marks_only(question, questions):
+        question = phrase(rng, questions, split)
     return Exchange("small talk", framed(rng, question), answer)
+
+
+def _differs_in_marks_only(question: str, questions: Sequence[str]) -> bool:
+    """Whether a held-out phrasing is a trained one but for marks and capitals."""
+    trained = {text.rstrip(_MARKS).lower() for text in phrasings(questions, "train")}
+    return question.rstrip(_MARKS).lower() in trained

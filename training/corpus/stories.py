@@ -73,7 +73,7 @@ def follows_grammar(opening: str, continuation: str) -> bool:
     trait, animal, name = words[7], words[8], words[10].rstrip(".")
     hero = {"name": name, "animal": animal, "trait": trait}
     said = [s.strip() + "." for s in continuation.strip().split(".") if s.strip()]
-    if len(said) < 2 or said[-1] != CLOSING.format(**hero):
+    if not continuation.endswith(".") or len(said) < 2 or said[-1] != CLOSING.format(**hero):
         return False
     return all(_fits(BODY[i % len(BODY)], line, hero) for i, line in enumerate(said[:-1]))
 

@@ -8,8 +8,8 @@ from culet.errors import UsageError
 
 MODEL_PATH = Path(__file__).with_name("builtin-q8_0.gguf")
 NOTICE = (
-    "no MODEL given, so this is the built-in toy, which knows little: "
-    "name a GGUF file or a model folder to use a real one"
+    "no MODEL given: this is the built-in toy, which knows very little; "
+    "for a real model give a GGUF file, a model folder or owner/repo[:QUANT]"
 )
 
 
@@ -18,6 +18,6 @@ def require_model() -> Path:
     if not MODEL_PATH.exists():
         raise UsageError(
             "no MODEL given, and this build ships no model of its own "
-            "(give a GGUF file, a model folder, owner/repo, or `demo`)"
+            "(give a GGUF file, a model folder, or owner/repo)"
         )
     return MODEL_PATH

