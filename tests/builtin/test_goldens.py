@@ -1,8 +1,8 @@
 """The built-in model against its goldens: transformers' answers in fp32 (training/goldens.py).
 
 Every shipped form gives the same greedy answers on every backend and in every load mode, but for
-near-ties: places where fp32's margin between the two choices is within the error that the engine
-makes there anyway.
+near-ties: places where fp32's margin between the two choices is at most the engine's largest error
+among the logits there.
 """
 
 from __future__ import annotations
@@ -21,12 +21,19 @@ from culet.llm.facade import LLM
 from culet.llm.packing import pack_model
 from culet.ops.interface import Precision
 from culet.ops.select import BackendName
-from support.builtin_model import FOLDER, MODEL_PATH, Q4_K_PATH, goldens, needs_builtin
+from support.builtin_model import (
+    DIGEST_STRIDE,
+    FOLDER,
+    MAX_DIFFERENT,
+    MODEL_PATH,
+    Q4_K_PATH,
+    goldens,
+    needs_builtin,
+)
 
 pytestmark = needs_builtin
 FORMS = {"folder": FOLDER, "q8_0": MODEL_PATH, "q4_k": Q4_K_PATH}
 PACKED = ("packed folder", "packed q8_0", "packed q4_k")
-DIGEST_STRIDE = 256
 ENGINES: dict[str, tuple[BackendName, Precision]] = {
     "reference": ("reference", "exact"),
     "cpu": ("cpu", "fast"),
@@ -47,7 +54,9 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(
     scope="module",
-    params=[(form, engine) for form in (*FORMS, *PACKED) for engine in ENGINES],
+    # Exact activations differ from fast ones in the ops, which know nothing of files.
+    params=[(form, engine) for form in FORMS for engine in ENGINES]
+    + [(form, engine) for form in PACKED for engine in ("reference", "cpu")],
     ids=" on ".join,
 )
 def served(
@@ -61,25 +70,34 @@ def served(
         yield form, engine, llm
 
 
-def test_answers_differ_only_at_near_ties(served: tuple[str, str, LLM]) -> None:
+@pytest.fixture(scope="module")
+def exact() -> Iterator[LLM]:
+    """fp32's logits where goldens.json has only the best of them."""
+    with culet.load(FOLDER, precision="exact", context_length=1024, kv_type="f32") as llm:
+        yield llm
+
+
+def test_answers_differ_only_at_near_ties(served: tuple[str, str, LLM], exact: LLM) -> None:
     form, engine, llm = served
     num_different = 0
-    for golden in goldens():
+    # Numpy is slow: half of the prompts are enough to see that it reads a file rightly.
+    judged = goldens()[:: 2 if engine == "reference" else 1]
+    for golden in judged:
         answer = golden["answer_ids"]
         logits = answer_logits(llm, golden)
         different = [i for i, row in enumerate(logits) if int(row.argmax()) != answer[i]]
         num_different += bool(different)
         for place in different:
-            assert_near_tie(logits[place], golden, place)
+            error = np.abs(logits[place] - answer_logits(exact, golden)[place]).max()
+            assert_near_tie(int(logits[place].argmax()), float(error), golden, place)
         if "folder" in form and engine != "cpu":
-            # Weights and activations are fp32's own: only the order of sums differs.
+            # Weights and activations are fp32's own, only the order of sums differs: errors of some
+            # 1e-5 through ten layers, and the goldens' four digits add 5e-5.
             assert not different
-            # Logits pass 30 * tanh(x / 30), so their error is at most that of x: sums of up to 512
-            # products, in ten layers; the goldens' four digits add 5e-5.
             digest = logits[0, ::DIGEST_STRIDE]
-            np.testing.assert_allclose(digest, golden["logits"], rtol=0, atol=2e-3)
+            np.testing.assert_allclose(digest, golden["logits"], rtol=0, atol=5e-4)
     if "q4_k" not in form:  # about 4.5 bits a weight are few for a model this small
-        assert num_different <= 2
+        assert num_different <= MAX_DIFFERENT
 
 
 def answer_logits(llm: LLM, golden: dict[str, Any]) -> np.ndarray:
@@ -88,13 +106,10 @@ def answer_logits(llm: LLM, golden: dict[str, Any]) -> np.ndarray:
     return llm.logits([*prompt, *answer[:-1]])[len(prompt) - 1 :]
 
 
-def assert_near_tie(logits: np.ndarray, golden: dict[str, Any], place: int) -> None:
-    """fp32's margin between its choice and the engine's is at most the engine's error here."""
+def assert_near_tie(chosen: int, error: float, golden: dict[str, Any], place: int) -> None:
     best = dict(zip(golden["best_ids"][place], golden["best_logits"][place], strict=True))
-    chosen = int(logits.argmax())
     where = f"{golden['prompt']!r} at {place}"
-    assert chosen in best, f"{where}: fp32 gives {chosen} no chance"
-    error = max(abs(float(logits[i]) - value) for i, value in best.items())
+    assert chosen in best, f"{where}: {chosen} is not among fp32's {len(best)} best"
     margin = golden["best_logits"][place][0] - best[chosen]
     assert margin <= error, f"{where}: margin {margin}, error {error}"
 
@@ -125,4 +140,4 @@ def test_load_mode_changes_nothing(form: str, paths: dict[str, Path]) -> None:
     ]
     # One other turn at a near-tie changes the rest of an answer; each turn is judged above.
     if "q4_k" not in form:
-        assert sum(same) >= len(same) - 2
+        assert sum(same) >= len(same) - MAX_DIFFERENT

@@ -17,6 +17,11 @@ Q4_K_PATH = FOLDER / "builtin-q4_k.gguf"
 GOLDENS_PATH = ROOT / "tests" / "builtin" / "goldens.json"
 # What scripts/train_builtin.py exports, as far as tests read it.
 FILES = (FOLDER / "model.safetensors", Q4_K_PATH, MODEL_PATH, GOLDENS_PATH)
+# Of training/goldens.py and training/model.py, whose imports need torch.
+DIGEST_STRIDE = 256
+FFN_DIM = 256
+# Of the goldens, so many may be answered otherwise by any form but Q4_K, at near-ties.
+MAX_DIFFERENT = 2
 
 needs_builtin = pytest.mark.skipif(
     not all(path.exists() for path in FILES),
