@@ -18,49 +18,22 @@ from culet.chat.tokenizer import Tokenizer
 from culet.engine.sampler import Sampled
 from culet.server.errors import Dialect, as_api_error, refused
 from culet.server.generation import ChatJob, Generation, Piece, ToolUse, WholeChoice
+from culet.server.openai_fields import SamplingFields, usage_of
 from culet.server.state import ServerState
 from culet.server.stream import SSE, sse
-from culet.server.wire import (
-    Body,
-    given,
-    logprob_entries,
-    new_id,
-    require_text_only,
-    stop_texts,
-    tool_use,
-)
+from culet.server.wire import logprob_entries, new_id, require_text_only, tool_use
 
 # Tokens of thought for each effort; `high` thinks as long as it likes.
 _EFFORTS: dict[str, int | None] = {"low": 512, "medium": 2048, "high": None, "xhigh": None}
 _NO_THINKING = ("none", "minimal")
 
 
-class StreamOptions(Body):
-    include_usage: bool = False
-
-
-class ChatRequest(Body):
+class ChatRequest(SamplingFields):
     """A conversation to be answered."""
 
-    model: str | None = None
     messages: list[dict[str, Any]] = Field(min_length=1)
-    stream: bool = False
-    stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    n: int = 1
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    ignore_eos: bool = False
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     tools: list[dict[str, Any]] | None = None
@@ -71,7 +44,6 @@ class ChatRequest(Body):
     thinking_budget: int | None = Field(None, ge=0)
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool = False
-    user: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
     service_tier: str | None = None
@@ -178,39 +150,13 @@ def read_tool_choice(choice: str | dict[str, Any] | None) -> tuple[str, list[str
     raise refused("tool_choice: it names no function", param="tool_choice")
 
 
-def read_logit_bias(value: Mapping[str, float] | None) -> dict[int, float] | None:
-    if value is None:
-        return None
-    try:
-        return {int(key): bias for key, bias in value.items()}
-    except ValueError:
-        wrong = next(k for k in value if not k.strip().lstrip("-").isdigit())
-        raise refused(f"logit_bias: {wrong!r} is not a token id", param="logit_bias") from None
-
-
 def _sampling(body: ChatRequest) -> dict[str, Any]:
     logprobs = None
     if body.logprobs:
         logprobs = body.top_logprobs or 0
     elif body.top_logprobs:
         raise refused("top_logprobs: it needs logprobs to be true", param="top_logprobs")
-    return given(
-        n=body.n,
-        max_tokens=body.max_completion_tokens or body.max_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=0 if body.top_k == -1 else body.top_k,
-        min_p=body.min_p,
-        typical_p=body.typical_p,
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-        repetition_penalty=body.repetition_penalty,
-        logit_bias=read_logit_bias(body.logit_bias),
-        seed=body.seed,
-        stop=stop_texts(body.stop, "stop"),
-        ignore_eos=body.ignore_eos,
-        logprobs=logprobs,
-    )
+    return body.sampling(body.max_completion_tokens or body.max_tokens, logprobs)
 
 
 async def chat_completions(state: ServerState, request: Request, body: ChatRequest) -> Response:
@@ -219,8 +165,7 @@ async def chat_completions(state: ServerState, request: Request, body: ChatReque
     generation = await state.start_chat(chat_job(body))
     frame = _Frame(new_id("chatcmpl-"), int(time.time()), state.model.name)
     if body.stream:
-        wants_usage = body.stream_options is not None and body.stream_options.include_usage
-        events = _events(frame, generation, state.model.tokenizer, wants_usage)
+        events = _events(frame, generation, state.model.tokenizer, body.wants_usage)
         return state.stream(request, [generation], events, SSE)
     (choices,) = await state.whole(request, [generation])
     answer = frame.head("chat.completion")
@@ -228,7 +173,7 @@ async def chat_completions(state: ServerState, request: Request, body: ChatReque
         _whole_choice(index, choice, state.model.tokenizer, bool(body.logprobs))
         for index, choice in enumerate(choices)
     ]
-    answer["usage"] = usage_of(generation)
+    answer["usage"] = usage_of([generation])
     return JSONResponse(answer)
 
 
@@ -257,17 +202,6 @@ class _Frame:
             "finish_reason": finish,
         }
         return sse({**self.head("chat.completion.chunk"), "choices": [choice]})
-
-
-def usage_of(generation: Generation) -> dict[str, Any]:
-    """OpenAI's `usage`; complete once the generation has ended."""
-    return {
-        "prompt_tokens": generation.num_prompt_tokens,
-        "completion_tokens": generation.num_answer_tokens,
-        "total_tokens": generation.num_prompt_tokens + generation.num_answer_tokens,
-        "prompt_tokens_details": {"cached_tokens": generation.num_cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": generation.num_thought_tokens},
-    }
 
 
 def call_entry(call: Call) -> dict[str, Any]:
@@ -352,5 +286,5 @@ async def _events(
         return
     if wants_usage:
         tail = frame.head("chat.completion.chunk")
-        yield sse({**tail, "choices": [], "usage": usage_of(generation)})
+        yield sse({**tail, "choices": [], "usage": usage_of([generation])})
     yield sse("[DONE]")

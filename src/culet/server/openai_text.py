@@ -23,41 +23,24 @@ from culet.engine.scheduler import Want
 from culet.server.errors import Dialect, as_api_error, context_exceeded, refused
 from culet.server.generation import Finish, Generation, Piece, TextJob, text_ids
 from culet.server.model import ServedModel
-from culet.server.openai_chat import StreamOptions, read_logit_bias
+from culet.server.openai_fields import SamplingFields, usage_of
 from culet.server.state import ServerState, in_thread
 from culet.server.stream import SSE, sse, until_disconnect
-from culet.server.wire import Body, given, new_id, stop_texts, token_entry
+from culet.server.wire import Body, new_id, token_entry
 
 _EMBEDDINGS_AT_ONCE = 8  # of one request; others shall get their turn
 Prompt = str | list[str] | list[int] | list[list[int]]
 
 
-class CompletionRequest(Body):
+class CompletionRequest(SamplingFields):
     """A text, or token ids, to be continued."""
 
-    model: str | None = None
     prompt: Prompt = Field(min_length=1)
     suffix: str | None = None
-    stream: bool = False
-    stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(16, ge=0)
-    n: int = 1
     best_of: int | None = None
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=20)
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    ignore_eos: bool = False
-    user: str | None = None
 
 
 def prompts_of(value: Prompt) -> list[str | list[int]]:
@@ -83,7 +66,8 @@ async def completions(state: ServerState, request: Request, body: CompletionRequ
             f"{state.limits.choices} choices that are allowed",
             param="prompt",
         )
-    sampling = _sampling(body)
+    echoed = body.logprobs if body.echo else None
+    sampling = body.sampling(body.max_tokens, body.logprobs, echoed)
     generations: list[Generation] = []
     try:
         for prompt in prompts:
@@ -106,27 +90,6 @@ async def completions(state: ServerState, request: Request, body: CompletionRequ
                 frame.choice(number * body.n + index, text + whole.content, whole.finish, logprobs)
             )
     return JSONResponse({**frame.head(), "choices": choices, "usage": usage_of(generations)})
-
-
-def _sampling(body: CompletionRequest) -> dict[str, Any]:
-    return given(
-        n=body.n,
-        max_tokens=body.max_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=0 if body.top_k == -1 else body.top_k,
-        min_p=body.min_p,
-        typical_p=body.typical_p,
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-        repetition_penalty=body.repetition_penalty,
-        logit_bias=read_logit_bias(body.logit_bias),
-        seed=body.seed,
-        stop=stop_texts(body.stop, "stop"),
-        ignore_eos=body.ignore_eos,
-        logprobs=body.logprobs,
-        prompt_logprobs=body.logprobs if body.echo else None,
-    )
 
 
 @dataclass
@@ -225,8 +188,7 @@ class _Frame:
         except Exception as error:
             yield sse(as_api_error(error).body(Dialect.OPENAI))
             return
-        options = self.request.stream_options
-        if options is not None and options.include_usage:
+        if self.request.wants_usage:
             yield sse({**self.head(), "choices": [], "usage": usage_of(generations)})
         yield sse("[DONE]")
 
@@ -257,17 +219,6 @@ async def _merged_pieces(
     finally:
         for task in tasks:
             task.cancel()
-
-
-def usage_of(generations: Sequence[Generation]) -> dict[str, Any]:
-    prompt = sum(g.num_prompt_tokens for g in generations)
-    answer = sum(g.num_answer_tokens for g in generations)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": answer,
-        "total_tokens": prompt + answer,
-        "prompt_tokens_details": {"cached_tokens": sum(g.num_cached_tokens for g in generations)},
-    }
 
 
 class EmbeddingRequest(Body):
