@@ -9,13 +9,13 @@ from dataclasses import replace
 import gguf
 import numpy as np
 import pytest
-from stored import WEIGHT_TYPES, assert_same_bits, edge_tensor, random_tensor
 
 from culet.errors import ModelFileError, UnsupportedModelError
 from culet.quant.blocks import decode, decode_rows
 from culet.quant.planes import to_planes
 from culet.quant.tensor import QTensor
 from culet.quant.types import BY_NAME
+from support.stored_tensors import WEIGHT_TYPES, assert_same_bits, edge_tensor, random_tensor
 
 # Decoded by hand below: the gguf package has no codec for them.
 NOT_IN_GGUF = {"F64", "Q1_0", "Q2_0"}

@@ -8,7 +8,6 @@ from dataclasses import astuple
 import gguf
 import numpy as np
 import pytest
-from stored import CODED_TYPES, WEIGHT_TYPES, assert_same_bits, edge_tensor, random_tensor
 
 from culet import _native
 from culet.quant.blocks import decode
@@ -16,6 +15,13 @@ from culet.quant.forms import FORMS
 from culet.quant.planes import to_planes
 from culet.quant.tensor import QTensor
 from culet.quant.types import BY_ID, BY_NAME
+from support.stored_tensors import (
+    CODED_TYPES,
+    WEIGHT_TYPES,
+    assert_same_bits,
+    edge_tensor,
+    random_tensor,
+)
 
 
 def test_both_tables_of_forms_are_the_same() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from stored import CODED_TYPES, WEIGHT_TYPES, assert_same_bits, edge_tensor, random_tensor
 
 from culet.errors import ModelFileError
 from culet.quant.blocks import decode
@@ -15,6 +14,13 @@ from culet.quant.forms import FORMS
 from culet.quant.planes import planes_to_float, to_planes
 from culet.quant.tensor import QTensor
 from culet.quant.types import BY_NAME
+from support.stored_tensors import (
+    CODED_TYPES,
+    WEIGHT_TYPES,
+    assert_same_bits,
+    edge_tensor,
+    random_tensor,
+)
 
 
 @pytest.mark.parametrize("name", WEIGHT_TYPES)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from stored import WEIGHT_TYPES, assert_same_bits, edge_tensor, random_tensor
 
 from culet.quant import tiles
 from culet.quant.blocks import decode
 from culet.quant.tensor import QTensor, Tiles
+from support.stored_tensors import WEIGHT_TYPES, assert_same_bits, edge_tensor, random_tensor
 
 # Types in which several encodings have the same values.
 AMBIGUOUS = {"TQ1_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
