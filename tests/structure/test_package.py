@@ -23,13 +23,21 @@ def test_public_names_are_sorted_and_exist() -> None:
         assert getattr(culet, name) is not None
 
 
-def test_import_pulls_in_no_heavy_package() -> None:
-    probe = (
-        "import sys, culet; "
-        "print([m for m in ('torch', 'transformers', 'jinja2', 'rich') if m in sys.modules])"
-    )
+HEAVY = {"torch", "transformers", "rich", "llguidance", "huggingface_hub", "pydantic"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import culet", HEAVY | {"numpy", "jinja2"}),
+        ("from culet.cli.main import main; main(['--version'])", HEAVY | {"numpy", "jinja2"}),
+        ("import culet; culet.load", HEAVY),
+    ],
+)
+def test_import_pulls_in_no_heavy_package(statement: str, absent: set[str]) -> None:
+    probe = f"{statement}; import sys; print(sorted({absent!r} & sys.modules.keys()))"
     out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+    assert out.stdout.splitlines()[-1] == "[]"
 
 
 def test_stub_names_what_the_native_module_has() -> None:

@@ -12,10 +12,9 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
 from culet.chat import grammar
@@ -31,6 +30,10 @@ from culet.chat.syntax import (
     TURN_OPEN,
 )
 from culet.errors import RequestError
+
+if TYPE_CHECKING:
+    # Imported with the first grammar: a tenth of what every start would take.
+    from llguidance import LLMatcher, LLTokenizer
 
 _MAX_GRAMMAR_CHARS = 256 * 1024
 Mask = NDArray[np.uint32]
@@ -169,6 +172,8 @@ class ConstraintBuilder:
                 "response_format",
                 f"the grammar has {len(text)} characters, at most {_MAX_GRAMMAR_CHARS} are allowed",
             )
+        from llguidance import LLMatcher
+
         matcher = LLMatcher(self._shared_tables(), LLMatcher.grammar_from_lark(text), log_level=0)
         if matcher.is_error():
             raise RequestError("response_format", _reason(matcher.get_error()))
@@ -341,6 +346,8 @@ class _Wrapper:
 
 
 def _build_tables(tokenizer: TokenTable) -> LLTokenizer:
+    from llguidance import LLTokenizer
+
     stops = sorted(tokenizer.stop_ids)
     wrapper: Any = _Wrapper(tokenizer, stops[0])
     return LLTokenizer(wrapper, n_vocab=tokenizer.vocab_size, eos_token=stops)

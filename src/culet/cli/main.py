@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+import culet
 from culet.errors import CuletError, UsageError
 
 # name -> (module with `add_arguments(parser)` and `run(args) -> int`, one line of help)
@@ -55,9 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser(chosen)
     args = parser.parse_args(words)
     if args.version:
-        from importlib.metadata import version
-
-        print(version("culet"))
+        print(culet.__version__)
         return 0
     if args.command is None:
         parser.print_help(sys.stderr)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+if TYPE_CHECKING:
+    # Imported with the first bar: a tenth of what every start would take.
+    from rich.progress import Progress
 
 PATIENCE_SECONDS = 1.0
 
@@ -38,6 +39,9 @@ class PatientProgress:
     def tick(self) -> None:
         """Something has happened."""
         if self._is_wanted and self._bar is None and time.monotonic() >= self._due:
+            from rich.console import Console
+            from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
             self._bar = Progress(
                 *Progress.get_default_columns()[:2],
                 MofNCompleteColumn(),
