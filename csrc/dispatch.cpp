@@ -1,6 +1,11 @@
 // Chooses the ISA level once at start.
 #include <cstring>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include "kernels.h"
 
 namespace culet {
@@ -46,6 +51,13 @@ bool has_avx512() {
 }
 bool has_avx512vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 bool has_avx512bf16() { return has_avx512vnni() && __builtin_cpu_supports("avx512bf16"); }
+#elif defined(__aarch64__) && defined(__linux__)
+bool has_neon() {  // ARMv8.0, as in a Raspberry Pi 4, has neither
+    const unsigned long needed = HWCAP_ASIMDDP | HWCAP_ASIMDHP;
+    return (getauxval(AT_HWCAP) & needed) == needed;
+}
+#elif defined(__aarch64__)
+bool has_neon() { return true; }  // all of Apple's
 #endif
 bool always() { return true; }
 
@@ -58,7 +70,7 @@ constexpr Level kLevels[] = {
     {"avxvnni", level_avxvnni, has_avxvnni},
     {"avx2", level_avx2, has_avx2},
 #elif defined(__aarch64__)
-    {"neon", level_neon, always},
+    {"neon", level_neon, has_neon},
 #endif
     {"portable", level_portable, always},
 };

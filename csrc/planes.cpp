@@ -89,8 +89,7 @@ void unpack_codes(int code_bits, const uint8_t* block, int row, uint8_t* codes) 
     for (int j = 0; j < 8; j++) store32(codes + 4 * j, quad[j]);
 }
 
-// ---- which layout a form has
-// ---------------------------------------------------------------------
+// ---- which layout a form has -------------------------------------------------------------------
 bool fits(const QuantLayout& layout, const PlaneForm& form) {
     const int offset = layout.codebook || layout.offset_log2 < 0 ? 0 : 1 << layout.offset_log2;
     return layout.code_bits == form.code_bits &&
@@ -106,9 +105,9 @@ LayoutId layout_of(const PlaneForm& form) {
     return LayoutId::f32;  // not reached: the table of forms is fixed, and a test encodes them all
 }
 
-// ---- encoding
-// ------------------------------------------------------------------------------------ Room for the
-// plane content of one row.
+// ---- encoding ----------------------------------------------------------------------------------
+
+// Room for the plane content of one row.
 struct RowBuffers {
     std::vector<uint8_t> codes;
     std::vector<uint16_t> f16_scales, f16_mins;
@@ -305,8 +304,8 @@ bool float_layout(Pool& pool, const PlaneForm& form, const uint8_t* rows, int64_
     return exact;
 }
 
-// ---- decoding
-// ------------------------------------------------------------------------------------
+// ---- decoding ----------------------------------------------------------------------------------
+
 float group_scale(const QuantLayout& q, const Planes& planes, const uint8_t* unit, int g, int r) {
     const uint8_t* entry = unit + q.scales_offset() + g * q.scale_entry_bytes();
     uint16_t f16;

@@ -20,6 +20,18 @@ FLAGS = ["-std=c++20", "-O2", "-ffp-contract=off", "-I", str(ROOT / "csrc")]
     reason=f"needs {COMPILER} and {EMULATOR} (Debian: g++-aarch64-linux-gnu, qemu-user)",
 )
 def test_neon_gives_the_portable_bits(tmp_path: Path) -> None:
+    program = build(tmp_path)
+    run = subprocess.run([EMULATOR, program, "neon"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    # A CPU without dot products gets the portable level instead of an illegal instruction.
+    old = [EMULATOR, "-cpu", "cortex-a72", program]
+    run = subprocess.run([*old, "neon"], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (2, "this CPU lacks its instructions\n")
+    subprocess.run([*old, "portable"], check=True)
+
+
+def build(tmp_path: Path) -> str:
+    """`compare_levels` for ARM64."""
     sources = {
         "neon": (ROOT / "csrc/isa/neon.cpp", ["-march=armv8.2-a+dotprod+fp16"]),
         "portable": (ROOT / "csrc/isa/portable.cpp", []),
@@ -32,5 +44,4 @@ def test_neon_gives_the_portable_bits(tmp_path: Path) -> None:
         subprocess.run([COMPILER, *FLAGS, *flags, "-c", source, "-o", objects[-1]], check=True)
     program = str(tmp_path / "compare_levels")
     subprocess.run([COMPILER, "-static", *objects, "-o", program], check=True)
-    run = subprocess.run([EMULATOR, program, "neon"], capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    return program

@@ -64,15 +64,6 @@ class Histogram:
         self.counts[bisect_left(self.edges, value)] += 1
         self.sum += value
 
-    def quantile(self, share: float) -> float:
-        """The upper edge of the bucket that holds the share-th value; the last edge if beyond."""
-        wanted, seen = share * self.count, 0
-        for edge, count in zip(self.edges, self.counts, strict=False):
-            seen += count
-            if seen >= wanted:
-                return edge
-        return self.edges[-1]
-
 
 def _seconds(help: str) -> Histogram:
     return field(default_factory=lambda: Histogram(help, _SECONDS))
