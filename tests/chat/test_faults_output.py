@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from culet.chat.stop import StopStrings
-from culet.chat.stream import Call, Delta, OutputParser, Start, join
+from culet.chat.stream import (
+    Call,
+    CallArguments,
+    Content,
+    Delta,
+    OutputParser,
+    Start,
+    Thought,
+    join,
+)
 from culet.chat.syntax import CALL_CLOSE as END
 from culet.chat.syntax import CALL_OPEN as BEGIN
 from culet.chat.syntax import CHANNEL_CLOSE, CHANNEL_OPEN, RESPONSE_OPEN, TURN_CLOSE
@@ -35,7 +44,8 @@ def output(
         for at in range(0, len(text), size):
             deltas += parser.feed(text[at : at + size])
         deltas += parser.finish(cut)
-        assert all(d.text for d in deltas if not isinstance(d, Call)), "an empty delta"
+        texts = [d.text for d in deltas if isinstance(d, Thought | Content | CallArguments)]
+        assert all(texts), "an empty delta"
         results.append(join(deltas))
     assert all(r == results[0] for r in results)
     return results[0]

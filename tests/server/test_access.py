@@ -105,6 +105,7 @@ def test_any_origin_only_where_it_is_said() -> None:
 
 def test_host_names() -> None:
     assert host_name("A.b:80") == "a.b" and host_name("[::1]:80") == "::1"
+    assert host_name("[::1].evil.example") == "[::1].evil.example"
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.1.5", "my.host"])

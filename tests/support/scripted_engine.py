@@ -44,6 +44,7 @@ class ScriptedEngine:
         self.num_active = 0
         self.sampled_at: list[float] = []
         self.prompts: list[str] = []
+        self.last_ids: list[int] = []
         self.params: list[SamplingParams] = []
         self.failure: Exception | None = None
         self._lock = threading.Lock()
@@ -64,6 +65,7 @@ class ScriptedEngine:
     ) -> RequestHandle:
         ids = list(prompt.token_ids)
         handle = RequestHandle(params.n, len(ids), self._note_end)
+        self.last_ids = ids
         self.prompts.append(self.tokenizer.decode(ids, skip_special=False))
         self.params.append(params)
         if sink is not None:

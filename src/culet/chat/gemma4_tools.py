@@ -7,7 +7,7 @@ list of types is its first type, and null is written as null.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from culet.chat.messages import Message, ToolCall, ToolSpec
@@ -98,9 +98,10 @@ def _in_order(mapping: Mapping[str, Any]) -> list[str]:
     return sorted(mapping, key=str.lower)
 
 
-def _required(names: Sequence[Any]) -> Iterator[Part]:
+def _required(names: Any) -> Iterator[Part]:
+    listed = names if isinstance(names, list) else [names]  # of one name, without the list
     yield "required:", True
-    yield from value([str(name) for name in names], quotes_keys=False)
+    yield from value([str(name) for name in listed], quotes_keys=False)
 
 
 def _type_name(schema: Mapping[str, Any]) -> str:
@@ -163,7 +164,8 @@ def _item_fields(items: Mapping[str, Any]) -> Iterator[list[Part]]:
         elif key == "required" and isinstance(item, list):
             yield list(_required(item))
         elif key == "type":
-            kinds = item.upper() if isinstance(item, str) else [str(k).upper() for k in item]
+            is_list = isinstance(item, list)
+            kinds = [str(k).upper() for k in item] if is_list else str(item).upper()
             yield [("type:", True), *value(kinds, quotes_keys=True)]
         else:
             yield [(key, False), (":", True), *value(item, quotes_keys=True)]

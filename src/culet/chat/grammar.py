@@ -19,6 +19,7 @@ from culet.errors import RequestError
 
 _MAX_RULES = 2000  # a schema that needs more is refused: its grammar would take seconds to build
 _MAX_DEPTH = 64
+_MAX_COUNT = 10**9  # of characters or items; grammars count no further
 # White space between JSON tokens: one newline with its indentation. Unlimited white space lets a
 # model write newlines until the token limit.
 _JSON_SPACE = r"\n? {0,12}"
@@ -200,31 +201,44 @@ class _CallWriter:
         raise RequestError(self.field, f"type: {kind!r} is not a type of JSON Schema")
 
     def string(self, schema: Mapping[str, Any]) -> str:
-        low, high = schema.get("minLength", 0), schema.get("maxLength")
+        low, high = self._count(schema, "minLength") or 0, self._count(schema, "maxLength")
         pattern = schema.get("pattern")
         parts = [_TEXT]
         if low or high is not None:
-            parts.append(f"/(?s:.{{{int(low)},{'' if high is None else int(high)}}})/")
+            parts.append(f"/(?s:.{{{low},{'' if high is None else high}}})/")
         if isinstance(pattern, str):
             parts.append(f"/{_anchored(pattern)}/")
         return self.rule(f"{QUOTE} {self.terminal(' & '.join(parts))} {QUOTE}")
 
+    def _count(self, schema: Mapping[str, Any], keyword: str) -> int | None:
+        """A keyword that counts characters or items; None where it is not given."""
+        value = schema.get(keyword)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise RequestError(self.field, f"{keyword}: {value!r} is not a number")
+        if not 0 <= value <= _MAX_COUNT or value != int(value):
+            raise RequestError(
+                self.field, f"{keyword}: {value!r} is not a whole number up to {_MAX_COUNT}"
+            )
+        return int(value)
+
     def array(self, schema: Mapping[str, Any], depth: int) -> str:
         prefix = _schemas(schema.get("prefixItems", []))
-        low, high = int(schema.get("minItems", 0)), schema.get("maxItems")
+        low, high = self._count(schema, "minItems") or 0, self._count(schema, "maxItems")
         if prefix:
             names = [self.value(s, depth + 1) for s in prefix]
             return self.rule('"[" ' + ' "," '.join(names) + ' "]"')
-        if high is not None and int(high) == 0:
+        if high == 0:
             return self.rule('"[]"')
         item = self.value(schema.get("items"), depth + 1)
-        rest = f"{max(low - 1, 0)},{'' if high is None else int(high) - 1}"
+        rest = f"{max(low - 1, 0)},{'' if high is None else high - 1}"
         some = f'"[" {item} ("," {item}){{{rest}}} "]"'
         return self.rule(some if low else f'"[]" | {some}')
 
     def object(self, schema: Mapping[str, Any], depth: int) -> str:
         properties = schema.get("properties")
-        required = {str(r) for r in schema.get("required") or []}
+        required = {str(r) for r in _schemas(schema.get("required"))}
         if not isinstance(properties, Mapping) or not properties:
             extra = schema.get("additionalProperties", True)
             if extra is False:

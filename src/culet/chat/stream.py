@@ -10,6 +10,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from culet.chat.call_stream import CallStream
 from culet.chat.schema import Schema
 from culet.chat.syntax import (
     CALL_CLOSE,
@@ -60,19 +61,46 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A complete tool call; `arguments` is JSON text of an object.
+class CallStart:
+    """A tool call has begun; its arguments follow, and then `Call` or `CallBroken`."""
 
-    A call is told only once it is complete, because until its end it may turn out to be no call,
-    and what was streamed could not be taken back.
-    """
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """A piece of the JSON text of a call's arguments, never empty."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A complete tool call; `arguments` is JSON text of an object: its pieces, joined."""
 
     index: int
     name: str
     arguments: str
 
 
-Delta = Thought | Content | Call
+@dataclass(frozen=True, slots=True)
+class CallBroken:
+    """What had begun as a call did not end as one; its text follows as `Content`.
+
+    The pieces told so far are not valid JSON, so that nobody takes them for a call.
+    `was_cut`: a limit ended it, not the model.
+    """
+
+    index: int
+    reason: str
+    was_cut: bool = False
+
+
+# What an answer consists of once it is complete, and what is told while it is written.
+WholeDelta = Thought | Content | Call
+Delta = WholeDelta | CallStart | CallArguments | CallBroken
 
 
 class Start(enum.Enum):
@@ -131,6 +159,8 @@ class OutputParser:
         self._unlexed = ""  # may be the beginning of a spelled marker
         self._held = ""  # a label or newline of a thought whose fate the next text decides
         self._body = ""  # of the call being read
+        self._early = CallStream(self.tools)  # what of that call is certain already
+        self._num_begun = 0
         self._after_block = False  # only white space since a thought or a call ended
         self._deltas: list[Delta] = []
 
@@ -197,7 +227,7 @@ class OutputParser:
             return
         match self._state:
             case _State.CALL:
-                self._body += text
+                self._call_text(text)
             case _State.LABEL:
                 self._label(self._held + text)
             case _State.THOUGHT:
@@ -239,7 +269,7 @@ class OutputParser:
             return
         if self._state is _State.CALL:
             if marker in _WITHIN_CALL:
-                self._body += marker
+                self._call_text(marker)
                 return
             self._end_call(closer=marker if marker == CALL_CLOSE else "", is_complete=True)
             if marker == CALL_CLOSE or self.is_done:
@@ -247,6 +277,7 @@ class OutputParser:
         if marker == CALL_OPEN:
             self._end_thought()
             self._state, self._body = _State.CALL, ""
+            self._early = CallStream(self.tools)
         elif marker == CHANNEL_OPEN:
             self._end_thought()
             self._state = _State.LABEL
@@ -262,27 +293,52 @@ class OutputParser:
         self._held = ""
         self._state = _State.CONTENT
 
+    def _call_text(self, text: str) -> None:
+        self._body += text
+        is_new = self._early.name is None
+        certain = self._early.feed(text)
+        if certain:
+            if is_new and self._early.name is not None:
+                self._deltas.append(CallStart(self._num_begun, self._early.name))
+            self._emit_arguments(certain)
+
     def _end_call(self, closer: str, is_complete: bool) -> None:
         body, self._body = self._body, ""
         self._state, self._held = _State.CONTENT, ""
-        raw = CALL_OPEN + body + closer
-        if not self.tools or not is_complete:
-            self.refused.append("no tools were declared" if is_complete else "cut off")
-            self._after_block = False
-            self._emit_content(raw)
-            return
         try:
+            if not self.tools or not is_complete:
+                raise CallSyntaxError("it was cut off" if self.tools else "no tools were declared")
             call = parse_call(body, self.tools)
+            arguments = call.arguments_json()
+            if not arguments.startswith(self._early.sent):
+                raise CallSyntaxError("its end changes what was told of its beginning")
         except CallSyntaxError as error:
-            self.refused.append(str(error))
-            self._after_block = False
-            self._emit_content(raw)
+            self._refuse_call(CALL_OPEN + body + closer, str(error), was_cut=not is_complete)
             return
-        self._deltas.append(Call(self.num_calls, call.name, call.arguments_json()))
+        if self._early.name is None:
+            self._deltas.append(CallStart(self._num_begun, call.name))
+        self._emit_arguments(arguments[len(self._early.sent) :])
+        self._deltas.append(Call(self._num_begun, call.name, arguments))
+        self._num_begun += 1
         self.num_calls += 1
         self._after_block = True
         if self.max_calls is not None and self.num_calls >= self.max_calls:
             self._state = _State.DONE
+
+    def _refuse_call(self, raw: str, reason: str, was_cut: bool) -> None:
+        self.refused.append(reason)
+        self._after_block = False
+        if self._early.name is not None:
+            self._deltas.append(CallBroken(self._num_begun, reason, was_cut))
+            self._num_begun += 1
+        self._emit_content(raw)
+
+    def _emit_arguments(self, text: str) -> None:
+        last = self._deltas[-1] if self._deltas else None
+        if isinstance(last, CallArguments):
+            self._deltas[-1] = CallArguments(last.index, last.text + text)
+        else:
+            self._deltas.append(CallArguments(self._num_begun, text))
 
     def _emit_thought(self, text: str) -> None:
         if not text:
@@ -313,7 +369,7 @@ def _partial_marker_length(text: str) -> int:
 
 
 def join(deltas: list[Delta]) -> tuple[str, str, list[Call]]:
-    """(thoughts, content, calls) of a whole output."""
+    """(thoughts, content, complete calls) of a whole output."""
     thoughts = "".join(d.text for d in deltas if isinstance(d, Thought))
     content = "".join(d.text for d in deltas if isinstance(d, Content))
     return thoughts, content, [d for d in deltas if isinstance(d, Call)]

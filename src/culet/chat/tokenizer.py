@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Number of pieces; ids are below it."""
         return len(self._pieces)
+
+    @cached_property
+    def longest_piece_bytes(self) -> int:
+        """Bytes of the longest piece: a text of n bytes has at least n / this many tokens."""
+        return max(len(self._pieces[i]) for i in range(len(self._pieces)))
 
     def id_of(self, piece: str | bytes) -> int | None:
         """The id of a piece by its spelling in the vocabulary, None if there is none."""

@@ -18,16 +18,16 @@ from typing import Any
 from culet.chat.schema import Schema, SchemaView, from_bare, from_quoted
 from culet.chat.syntax import QUOTE
 
-_MAX_DEPTH = 64  # deeper than any schema in use, far from Python's own limit
-_PREFIX = "call:"
-_NAME = re.compile(r"\s*([^\s{}()\[\],:\"'<>|]+)\s*")
-_BARE_KEY = re.compile(r"[^\s:,{}\[\]\"'`<|]+")
+MAX_DEPTH = 64  # deeper than any schema in use, far from Python's own limit
+CALL_PREFIX = "call:"
+CALL_NAME = re.compile(r"\s*([^\s{}()\[\],:\"'<>|]+)\s*")
+BARE_KEY = re.compile(r"[^\s:,{}\[\]\"'`<|]+")
 _SPACE = re.compile(r"\s*")
 _AFTER_VALUE = re.compile(r"\s*(?:[,}\]]|\Z)")
 _WORD = re.compile(r"[^,{}\[\]]*")
 _FENCE_INFO = re.compile(r"[\w+-]*\n")
-_KEY_AT_END = re.compile(r",\s*([^\s:,{}\[\]\"'`]+)\s*:\s*\Z")
-_KEY_INSIDE = re.compile(r"\s[\w.-]+:(?!//)")
+KEY_AT_END = re.compile(r",\s*([^\s:,{}\[\]\"'`]+)\s*:\s*\Z")
+KEY_INSIDE = re.compile(r"\s[\w.-]+:(?!//)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 
@@ -45,8 +45,13 @@ class ParsedCall:
 
     def arguments_json(self) -> str:
         """The arguments as compact JSON text, always an object and always valid UTF-8."""
-        text = json.dumps(self.arguments, ensure_ascii=False, separators=(",", ":"))
-        return _SURROGATE.sub("\ufffd", text)
+        return json_text(self.arguments)
+
+
+def json_text(value: Any) -> str:
+    """A value as compact JSON text that is valid UTF-8."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def parse_call(body: str, tools: Mapping[str, Schema]) -> ParsedCall:
@@ -58,13 +63,13 @@ def parse_call(body: str, tools: Mapping[str, Schema]) -> ParsedCall:
     text = body.strip()
     if text.startswith("{"):
         return _parse_json_call(text, tools)
-    known_prefix = text.startswith(_PREFIX)
-    match = _NAME.match(text, len(_PREFIX) if known_prefix else 0)
+    known_prefix = text.startswith(CALL_PREFIX)
+    match = CALL_NAME.match(text, len(CALL_PREFIX) if known_prefix else 0)
     if match is None:
         raise CallSyntaxError("the call has no name")
     name = match.group(1)
     if not known_prefix and name not in tools:
-        raise CallSyntaxError(f"the text does not begin with {_PREFIX!r}")
+        raise CallSyntaxError(f"the text does not begin with {CALL_PREFIX!r}")
     view = SchemaView(tools.get(name))
     rest = text[match.end() :]
     if rest.startswith("(") and rest.endswith(")"):
@@ -119,8 +124,8 @@ class _Arguments:
         return True
 
     def object(self, view: SchemaView, depth: int) -> dict[str, Any]:
-        if depth > _MAX_DEPTH:
-            raise CallSyntaxError(f"values are nested more than {_MAX_DEPTH} deep")
+        if depth > MAX_DEPTH:
+            raise CallSyntaxError(f"values are nested more than {MAX_DEPTH} deep")
         assert self.take("{")
         found: dict[str, Any] = {}
         if self.take("}"):
@@ -141,8 +146,8 @@ class _Arguments:
                 return found
 
     def array(self, view: SchemaView, depth: int) -> list[Any]:
-        if depth > _MAX_DEPTH:
-            raise CallSyntaxError(f"values are nested more than {_MAX_DEPTH} deep")
+        if depth > MAX_DEPTH:
+            raise CallSyntaxError(f"values are nested more than {MAX_DEPTH} deep")
         assert self.take("[")
         found: list[Any] = []
         while not self.take("]"):
@@ -167,7 +172,7 @@ class _Arguments:
         if self.at('"') or self.at("'"):
             key, self.pos = self._escaped(self.text[self.pos], before=":")
             return key
-        match = _BARE_KEY.match(self.text, self.pos)
+        match = BARE_KEY.match(self.text, self.pos)
         if match is None:
             raise CallSyntaxError("a key is missing")
         self.pos = match.end()
@@ -203,7 +208,7 @@ class _Arguments:
             self.pos = len(self.text) - 1
             return self.text[start : self.pos]
         text = self.text[start:end]
-        swallowed = _KEY_AT_END.search(text)
+        swallowed = KEY_AT_END.search(text)
         if swallowed is not None and swallowed.group(1) in others:
             # The closer is missing and the opener of the next value was taken for it.
             self.pos = start + swallowed.start()
@@ -270,7 +275,7 @@ class _Arguments:
         text = text.removesuffix(QUOTE)  # a dangling closer
         if not text or QUOTE in text:
             raise CallSyntaxError("a value is missing or half quoted")
-        if not view.wants_text() and _KEY_INSIDE.search(text):
+        if not view.wants_text() and KEY_INSIDE.search(text):
             raise CallSyntaxError("an unquoted value seems to hold another key")
         self.pos = end
         return from_bare(text, view)

@@ -33,13 +33,17 @@ from culet.server.state import ServerState
 
 _KEY_VARIABLE = "CULET_API_KEY"
 _MIB = 1024 * 1024
+_MAX_PORT = 65535
+_BODIES_AT_ONCE = 8  # of the largest size that is allowed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser, has_default=True)
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
-    server.add_argument("--port", type=int, default=11435, help="0: any (default: %(default)s)")
+    server.add_argument(
+        "--port", type=port_number, default=11435, help="0: any (default: %(default)s)"
+    )
     server.add_argument("--name", metavar="NAME", help="the model's name (default: the file's)")
     server.add_argument("--alias", action="append", default=[], metavar="NAME")
     server.add_argument(
@@ -95,28 +99,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def port_number(text: str) -> int:
+    """An argparse type: a TCP port, or 0 for any that is free."""
+    if not text.isascii() or not text.isdigit() or int(text) > _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to {_MAX_PORT}")
+    return int(text)
+
+
 def run(args: argparse.Namespace) -> int:
     keys = read_keys(args)
     require_safe_bind(args.host, keys, args.allow_no_key)
     limits = Limits(
         body_bytes=args.max_body_mb * _MIB,
+        held_bytes=_BODIES_AT_ONCE * args.max_body_mb * _MIB,
         requests=args.max_requests,
         request_seconds=args.request_timeout,
     )
     access = Access(
         keys, frozenset(h.lower() for h in args.allow_host), frozenset(args.cors_origin)
     )
-    # Before the model, which may take a while: a port that is taken is found out at once.
+    # What costs nothing comes first: a bad file is refused from its headers, then a port that is
+    # taken is found out; only then is there work.
+    path = resolve_model(args.model)
+    description = describe(path)
     with bind(args.host, args.port) as listener:
-        serve_on(listener, args, limits, access)
+        serve_on(listener, path, description, args, limits, access)
     return 0
 
 
 def serve_on(
-    listener: socket.socket, args: argparse.Namespace, limits: Limits, access: Access
+    listener: socket.socket,
+    path: Path,
+    description: Description,
+    args: argparse.Namespace,
+    limits: Limits,
+    access: Access,
 ) -> None:
     """Load the model and serve it on a bound socket until the server is told to end."""
-    path = resolve_model(args.model)
     with culet.load(
         path,
         max_seqs=args.max_seqs,
@@ -124,11 +143,11 @@ def serve_on(
         prefix_cache=not args.no_prefix_cache,
         **load_options(args),
     ) as llm:
-        model = served_model(llm, describe(path), args)
+        model = served_model(llm, description, args)
         if args.prepare_grammars:
             model.constraints.prepare()
         state = ServerState(model, limits, access, args.log_prompts)
-        address = f"http://{args.host}:{listener.getsockname()[1]}"
+        address = url_of(args.host, listener.getsockname()[1])
         log = logging.getLogger("culet")
         log.info("%s", _plan(llm))
 
@@ -139,6 +158,11 @@ def serve_on(
 
         server = make_server(build_app(state), limits, say_ready)
         asyncio.run(server.serve(sockets=[listener]))
+
+
+def url_of(host: str, port: int) -> str:
+    """The address of the server as a URL; IPv6 addresses stand in brackets there."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def read_keys(args: argparse.Namespace) -> tuple[str, ...]:

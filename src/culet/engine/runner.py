@@ -70,10 +70,14 @@ def as_token_ids(values: Sequence[int] | NDArray[np.integer], config: ModelConfi
     Raises:
         RequestError: an id that the model has no embedding for.
     """
-    ids = np.asarray(values, dtype=np.int64).reshape(-1)
     limit = num_token_ids(config)
-    wrong = ids[(ids < 0) | (ids >= limit)]
-    if len(wrong):
+    try:
+        ids = np.asarray(values, dtype=np.int64).reshape(-1)
+    except OverflowError:  # beyond 64 bits
+        wrong = [i for i in values if not 0 <= i < limit]
+    else:
+        wrong = list(ids[(ids < 0) | (ids >= limit)])
+    if wrong:
         raise RequestError("token_ids", f"{int(wrong[0])} is no token; 0 to {limit - 1} are")
     return ids.astype(np.int32)
 

@@ -13,18 +13,20 @@ from starlette.responses import JSONResponse, Response
 
 from culet.chat.constrain import AnswerFormat
 from culet.chat.messages import Message, Role, TextPart, ToolCall, ToolSpec
-from culet.chat.stream import Call, Content, Thought
-from culet.server.errors import Dialect, as_api_error, refused
+from culet.chat.stream import Call, CallArguments, CallBroken, CallStart, Content, Delta, Thought
+from culet.server.errors import ApiError, Dialect, as_api_error, refused
 from culet.server.generation import ChatJob, Generation, ToolUse, WholeChoice, prepare_chat
-from culet.server.state import ServerState, in_thread
+from culet.server.state import ServerState
 from culet.server.stream import SSE, sse
 from culet.server.wire import (
     Body,
     given,
     json_answer,
     new_id,
+    object_or_none,
     require_text_only,
     stop_texts,
+    text_or_none,
     tool_use,
 )
 
@@ -85,21 +87,22 @@ def message_job(body: CountRequest) -> ChatJob:
 
 
 def _thinking(value: Mapping[str, Any] | None) -> tuple[bool | None, int | None]:
-    kind = None if value is None else value.get("type")
+    kind = None if value is None else text_or_none(value.get("type"), "thinking.type")
     if value is None or kind == "disabled":
         return (None if value is None else False), None
     if kind not in ("enabled", "adaptive"):
         raise refused(f"thinking: type {kind!r} is not one of enabled, adaptive, disabled")
     budget = value.get("budget_tokens")
-    if budget is not None and (not isinstance(budget, int) or budget < 1):
+    if budget is not None and (type(budget) is not int or budget < 1):
         raise refused(f"thinking: budget_tokens is {budget!r}, not a whole number of 1 or more")
     return True, budget
 
 
 def _answer(body: MessagesRequest) -> AnswerFormat:
-    wanted = body.output_format
+    wanted: Mapping[str, Any] | None = body.output_format
     if body.output_config is not None:
-        wanted = body.output_config.get("format", wanted)
+        given_format = body.output_config.get("format", wanted)
+        wanted = object_or_none(given_format, "output_config.format")
     if wanted is None:
         return AnswerFormat()
     if wanted.get("type") != "json_schema":
@@ -122,7 +125,7 @@ def _tools(body: CountRequest) -> ToolUse:
         description = str(tool.get("description") or "")
         specs.append(ToolSpec(name, description, schema, tool.get("strict") is True))
     choice = body.tool_choice or {"type": "auto"}
-    kind = choice.get("type")
+    kind = text_or_none(choice.get("type"), "tool_choice.type")
     modes = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
     if kind not in modes:
         raise refused(f"tool_choice: type {kind!r} is not one of {', '.join(modes)}", "tool_choice")
@@ -235,16 +238,15 @@ def _user(content: Any, where: str, names: Mapping[str, str]) -> list[Message]:
 async def count_tokens(state: ServerState, request: Request, body: CountRequest) -> Response:
     """How many tokens the conversation has as a prompt."""
     state.model.check_name(body.model)
-    job = message_job(body)
-    prepared = await in_thread(lambda: prepare_chat(state.model, job))
+    prepared = await state.in_thread(request, lambda: prepare_chat(state.model, message_job(body)))
     return JSONResponse({"input_tokens": len(prepared.ids)})
 
 
 async def messages(state: ServerState, request: Request, body: MessagesRequest) -> Response:
     """Answer a conversation, streamed or whole."""
     state.model.check_name(body.model)
-    job = message_job(body)
-    generation = await state.start_chat(job)
+    job = await state.in_thread(request, lambda: message_job(body))
+    generation = await state.start_chat(request, job)
     shows_thoughts = bool(job.thinking)
     message_id = new_id("msg_")
     if body.stream:
@@ -294,7 +296,7 @@ def _content(choice: WholeChoice, shows_thoughts: bool) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     for delta in choice.deltas:
         if isinstance(delta, Call):
-            blocks.append({**_tool_block(delta), "input": json.loads(delta.arguments)})
+            blocks.append({**_tool_block(delta.name), "input": json.loads(delta.arguments)})
         elif isinstance(delta, Content):
             blocks.append({"type": "text", "text": delta.text})
         elif shows_thoughts:
@@ -302,8 +304,8 @@ def _content(choice: WholeChoice, shows_thoughts: bool) -> list[dict[str, Any]]:
     return blocks
 
 
-def _tool_block(call: Call) -> dict[str, Any]:
-    return {"type": "tool_use", "id": new_id("toolu_"), "name": call.name, "input": {}}
+def _tool_block(name: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": new_id("toolu_"), "name": name, "input": {}}
 
 
 @dataclass
@@ -334,21 +336,35 @@ class _Blocks:
         stop = {"type": "content_block_stop", "index": self.index}
         return [*events, sse(stop, "content_block_stop")]
 
-    def add(self, delta: Thought | Content | Call) -> list[bytes]:
-        events: list[bytes] = []
-        if isinstance(delta, Thought):
-            if self.kind != "thinking":
-                events = self.open(
-                    "thinking", {"type": "thinking", "thinking": "", "signature": ""}
+    def add(self, delta: Delta) -> list[bytes]:
+        """Events of a delta.
+
+        Raises:
+            ApiError: what had begun as a call is none. Clients of this dialect complete JSON that
+                ends early by themselves and would run a tool with half of its input.
+        """
+        match delta:
+            case Thought(text):
+                block = {"type": "thinking", "thinking": "", "signature": ""}
+                opened = self._opened("thinking", block)
+                return [*opened, self.delta({"type": "thinking_delta", "thinking": text})]
+            case Content(text):
+                opened = self._opened("text", {"type": "text", "text": ""})
+                return [*opened, self.delta({"type": "text_delta", "text": text})]
+            case CallStart(_, name):
+                return self.open("tool_use", _tool_block(name))
+            case CallArguments(_, text):
+                return [self.delta({"type": "input_json_delta", "partial_json": text})]
+            case CallBroken(_, reason, was_cut) if not was_cut:
+                raise ApiError(
+                    502,
+                    f"the model began a call and did not end it as one: {reason}",
+                    code="unreadable_call",
                 )
-            return [*events, self.delta({"type": "thinking_delta", "thinking": delta.text})]
-        if isinstance(delta, Content):
-            if self.kind != "text":
-                events = self.open("text", {"type": "text", "text": ""})
-            return [*events, self.delta({"type": "text_delta", "text": delta.text})]
-        events = self.open("tool_use", _tool_block(delta))
-        arguments = {"type": "input_json_delta", "partial_json": delta.arguments}
-        return [*events, self.delta(arguments), *self.close()]
+        return self.close()
+
+    def _opened(self, kind: str, block: Mapping[str, Any]) -> list[bytes]:
+        return [] if self.kind == kind else self.open(kind, block)
 
 
 async def _events(

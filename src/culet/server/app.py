@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -21,9 +20,9 @@ from culet.server.errors import ApiError, Dialect, as_api_error, refused
 from culet.server.guard import Guard
 from culet.server.openapi import docs_page, openapi_document
 from culet.server.routes import API_ROUTES, ApiRoute
-from culet.server.state import ServerState, in_thread
+from culet.server.state import ServerState, note_body
 from culet.server.stream import read_body
-from culet.server.wire import Body, ignored_fields
+from culet.server.wire import Body, ignored_fields, read_json
 
 _prompt_log = logging.getLogger("culet.prompts")
 _NOT_FOR_HEADERS = re.compile(r"[^ -~]")
@@ -75,11 +74,7 @@ def _endpoint(state: ServerState, route: ApiRoute) -> Callable[[Request], Awaita
             if route.body is None:
                 response = await route.handler(state, request)
             else:
-                body = await _read(state, request, route.body)
-                response = await route.handler(state, request, body)
-                ignored = ignored_fields(body, route.ignored)
-                if ignored:
-                    response.headers["x-culet-ignored"] = _header_text(", ".join(ignored))
+                response = await _answer(state, request, route, route.body)
         except ClientDisconnect:
             response = Response(status_code=499)
         except Exception as error:
@@ -90,20 +85,31 @@ def _endpoint(state: ServerState, route: ApiRoute) -> Callable[[Request], Awaita
     return endpoint
 
 
-async def _read(state: ServerState, request: Request, model: type[Body]) -> Body:
-    raw = await read_body(request, state.limits)
-    if state.logs_prompts:
-        _prompt_log.info("%s %s", request.url.path, raw.decode("utf-8", "replace"))
-    if len(raw) > _LARGE_BODY_BYTES:
-        return await in_thread(lambda: _parse(raw, model))
-    return _parse(raw, model)
+async def _answer(
+    state: ServerState, request: Request, route: ApiRoute, model: type[Body]
+) -> Response:
+    held: list[Callable[[], None]] = []
+    try:
+        raw = await read_body(request, state.limits, lambda size: held.append(state.hold(size)))
+        note_body(request, len(raw))
+        if state.logs_prompts:
+            _prompt_log.info("%s %s", request.url.path, raw.decode("utf-8", "replace"))
+        if len(raw) > _LARGE_BODY_BYTES:
+            body = await state.in_thread(request, lambda: _parse(raw, model))
+        else:
+            body = _parse(raw, model)
+        response: Response = await route.handler(state, request, body)
+    finally:
+        for let_go in held:
+            let_go()
+    ignored = ignored_fields(body, route.ignored)
+    if ignored:
+        response.headers["x-culet-ignored"] = _header_text(", ".join(ignored))
+    return response
 
 
 def _parse(raw: bytes, model: type[Body]) -> Body:
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise refused(f"the body is not JSON: {error}", code="invalid_json") from None
+    value = read_json(raw)
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 
 from culet.errors import CapacityError, CuletError, RequestError, UsageError
 
+_MAX_MESSAGE_CHARS = 500
 _log = logging.getLogger("culet")
 
 
@@ -55,6 +56,7 @@ class ApiError(Exception):
         param: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
+        message = shortened(message)
         super().__init__(message)
         self.status = status
         self.message = message
@@ -85,14 +87,23 @@ class ApiError(Exception):
         return JSONResponse(self.body(dialect), self.status, headers=self.headers)
 
 
+def shortened(text: str) -> str:
+    """A message that stays a message, whatever a client's value in it is."""
+    return text if len(text) <= _MAX_MESSAGE_CHARS else text[: _MAX_MESSAGE_CHARS - 3] + "..."
+
+
 def refused(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """A 400: the request cannot be served as it is."""
     return ApiError(400, message, param=param, code=code)
 
 
-def context_exceeded(num_tokens: int, context_length: int) -> ApiError:
+def context_exceeded(
+    num_tokens: int, context_length: int, is_lower_bound: bool = False
+) -> ApiError:
+    """The refusal of a prompt that does not fit."""
+    counted = f"at least {num_tokens}" if is_lower_bound else str(num_tokens)
     return refused(
-        f"the prompt has {num_tokens} tokens, but the context holds {context_length} "
+        f"the prompt has {counted} tokens, but the context holds {context_length} "
         "and one must be left for the answer",
         param="messages",
         code="context_length_exceeded",
@@ -105,6 +116,15 @@ def busy(limit: int) -> ApiError:
         f"{limit} requests are running or waiting, which is the limit; try again",
         code="queue_full",
         headers={"Retry-After": "1"},
+    )
+
+
+def too_much_held(limit: int) -> ApiError:
+    return ApiError(
+        429,
+        f"the bodies of other requests take the {limit} bytes that are allowed at once; try again",
+        code="queue_full",
+        headers={"Retry-After": "1", "Connection": "close"},
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from culet.chat.constrain import AnswerFormat, Constraint, ToolRules
 from culet.chat.messages import Message, ToolSpec
 from culet.chat.stop import StopStrings
-from culet.chat.stream import Call, Content, Delta, OutputParser, Start, Thought
+from culet.chat.stream import Call, Content, Delta, OutputParser, Start, Thought, WholeDelta
 from culet.chat.tokenizer import Tokenizer
 from culet.engine.handle import Delta as EngineDelta
 from culet.engine.handle import RequestHandle
@@ -276,24 +277,31 @@ def _finish_of(reason: FinishReason) -> Finish:
             raise ApiError(503, "this request was cancelled", code="cancelled")
 
 
-async def start_chat(model: ServedModel, job: ChatJob, timeout_s: float | None) -> Generation:
+async def start_chat(
+    model: ServedModel, job: ChatJob, timeout_s: float | None, executor: Executor | None = None
+) -> Generation:
     """Render, tokenize and submit, off the event loop.
+
+    Args:
+        executor: whose threads do it; None for the event loop's own.
 
     Raises:
         ApiError: the prompt does not fit.
         RequestError: the messages, the schema or a sampling parameter are wrong.
     """
-    return await _off_loop(partial(_start_chat, model, job, timeout_s))
+    return await _off_loop(partial(_start_chat, model, job, timeout_s), executor)
 
 
-async def start_text(model: ServedModel, job: TextJob, timeout_s: float | None) -> Generation:
+async def start_text(
+    model: ServedModel, job: TextJob, timeout_s: float | None, executor: Executor | None = None
+) -> Generation:
     """Tokenize and submit, off the event loop; errors as `start_chat`."""
-    return await _off_loop(partial(_start_text, model, job, timeout_s))
+    return await _off_loop(partial(_start_text, model, job, timeout_s), executor)
 
 
-async def _off_loop(start: Callable[[], Generation]) -> Generation:
+async def _off_loop(start: Callable[[], Generation], executor: Executor | None) -> Generation:
     """Start in a thread. Whoever waits may be cancelled, the thread may not: its request is."""
-    future = asyncio.get_running_loop().run_in_executor(None, start)
+    future = asyncio.get_running_loop().run_in_executor(executor, start)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -325,6 +333,7 @@ def prepare_chat(model: ServedModel, job: ChatJob) -> PreparedChat:
         enable_thinking=thinking,
         continue_final=job.continue_final,
     )
+    require_may_fit(sum(len(s.text) for s in prompt.segments), model)
     last = prompt.segments[-1]
     start = Start.of_prompt(last.text) if last.is_trusted else Start.CONTENT
     ids = model.tokenizer.encode_prompt(prompt)
@@ -380,6 +389,7 @@ def _start_text(model: ServedModel, job: TextJob, timeout_s: float | None) -> Ge
 def text_ids(model: ServedModel, prompt: str | Sequence[int]) -> list[int]:
     """Ids of a plain prompt: a text gets BOS once, ids are taken as they are."""
     if isinstance(prompt, str):
+        require_may_fit(len(prompt), model)
         return model.tokenizer.encode(prompt, add_bos=True, parse_special=True)
     return list(prompt)
 
@@ -407,16 +417,31 @@ def _params(model: ServedModel, given: Mapping[str, Any]) -> SamplingParams:
     return SamplingParams(**{**model.defaults, **given})
 
 
+def require_may_fit(num_chars: int, model: ServedModel) -> None:
+    """Refuse, before any work, a text so long that no way to cut it into tokens fits the context.
+
+    Raises:
+        ApiError: 400, as for a prompt whose tokens were counted.
+    """
+    at_least = num_chars // model.tokenizer.longest_piece_bytes
+    if at_least > model.context_length:
+        raise context_exceeded(at_least, model.context_length, is_lower_bound=True)
+
+
 def _require_room(ids: Sequence[int], context_length: int) -> None:
     if len(ids) >= context_length:
         raise context_exceeded(len(ids), context_length)
+
+
+def _whole(deltas: Sequence[Delta]) -> list[WholeDelta]:
+    return [d for d in deltas if isinstance(d, Thought | Content | Call)]
 
 
 @dataclass
 class WholeChoice:
     """One choice of a whole answer, joined from its pieces; `deltas` are in order."""
 
-    deltas: list[Delta] = field(default_factory=list)
+    deltas: list[WholeDelta] = field(default_factory=list)
     tokens: list[Sampled] = field(default_factory=list)
     finish: Finish = "stop"
     stop_text: str | None = None
@@ -434,10 +459,10 @@ class WholeChoice:
         return [d for d in self.deltas if isinstance(d, Call)]
 
     def add(self, piece: Piece) -> None:
-        self.deltas += piece.deltas
+        self.deltas += _whole(piece.deltas)
         self.tokens += piece.tokens
         if piece.finish is not None:
-            self.deltas = _merged(self.deltas)
+            self.deltas = _whole(_merged(self.deltas))
             self.finish = piece.finish
             self.stop_text = piece.stop_text
 

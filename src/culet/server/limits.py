@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -16,6 +17,7 @@ _MIB = 1024 * 1024
 class Limits:
     """Attributes:
     body_bytes: of one request.
+    held_bytes: of all bodies that are being read or turned into requests.
     body_seconds: for a whole body to arrive; also for the head of a request.
     send_seconds: for a client to take what it is sent.
     idle_seconds: a connection may wait for its next request.
@@ -29,6 +31,7 @@ class Limits:
     """
 
     body_bytes: int = 32 * _MIB
+    held_bytes: int = 256 * _MIB
     body_seconds: float = 30.0
     send_seconds: float = 60.0
     idle_seconds: float = 75.0
@@ -96,7 +99,8 @@ def host_name(host: str) -> str:
     """The name in a Host header, without port and brackets, lower case."""
     host = host.strip().lower()
     if host.startswith("["):
-        return host[1:].partition("]")[0]
+        address, _, port = host[1:].partition("]")
+        return host if port and not re.fullmatch(r":[0-9]*", port) else address
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdigit() else host
 

@@ -20,7 +20,15 @@ from culet.server.generation import ChatJob, Finish, Generation, TextJob, ToolUs
 from culet.server.openai_text import embed
 from culet.server.state import ServerState
 from culet.server.stream import NDJSON, ndjson
-from culet.server.wire import Body, given, json_answer, require_text_only, stop_texts, tool_use
+from culet.server.wire import (
+    Body,
+    given,
+    json_answer,
+    require_text_only,
+    stop_texts,
+    text_or_none,
+    tool_use,
+)
 
 VERSION = "0.13.0"  # of the API that this follows; clients compare it
 _BUDGETS: dict[str, int | None] = {"low": 512, "medium": 2048, "high": None}
@@ -97,16 +105,14 @@ def sampling_of(body: Common, context_length: int) -> dict[str, Any]:
     unknown = set(options) - set(_SAMPLING) - _LOADING - {"num_ctx", "num_predict", "stop"}
     if unknown:
         raise refused(f"options.{min(unknown)}: there is no such option", param="options")
-    asked = options.get("num_ctx")
-    if isinstance(asked, int) and asked > context_length:
+    asked = _whole_number(options, "num_ctx")
+    if asked is not None and asked > context_length:
         raise refused(
             f"options.num_ctx: {asked} is more than the {context_length} tokens that this server "
             "was started with (--ctx)",
             param="options",
         )
-    count = options.get("num_predict")
-    if count is not None and not isinstance(count, int):
-        raise refused(f"options.num_predict: {count!r} is no whole number", param="options")
+    count = _whole_number(options, "num_predict")
     values = {target: options.get(name) for name, target in _SAMPLING.items()}
     stop = options.get("stop")
     if stop is not None and not isinstance(stop, str | list):
@@ -116,6 +122,13 @@ def sampling_of(body: Common, context_length: int) -> dict[str, Any]:
         stop=stop_texts(stop, "options.stop"),
         **values,
     )
+
+
+def _whole_number(options: Mapping[str, Any], name: str) -> int | None:
+    value = options.get(name)
+    if value is not None and type(value) is not int:
+        raise refused(f"options.{name}: {value!r} is no whole number", param="options")
+    return value
 
 
 def _thinking(think: bool | str | None) -> tuple[bool | None, int | None]:
@@ -153,8 +166,10 @@ def read_messages(messages: list[dict[str, Any]]) -> list[Message]:
                 content,
                 reasoning=thinking if isinstance(thinking, str) else None,
                 tool_calls=_calls(message.get("tool_calls"), f"{where}.tool_calls"),
-                tool_call_id=message.get("tool_call_id"),
-                name=message.get("tool_name", message.get("name")),
+                tool_call_id=text_or_none(message.get("tool_call_id"), f"{where}.tool_call_id"),
+                name=text_or_none(
+                    message.get("tool_name", message.get("name")), f"{where}.tool_name"
+                ),
             )
         )
     return found
@@ -162,6 +177,8 @@ def read_messages(messages: list[dict[str, Any]]) -> list[Message]:
 
 def _calls(value: Any, where: str) -> tuple[ToolCall, ...]:
     calls = []
+    if value is not None and not isinstance(value, list):
+        raise refused(f"{where}: a list of calls is needed")
     for number, call in enumerate(value or ()):
         function = call.get("function") if isinstance(call, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
@@ -169,7 +186,7 @@ def _calls(value: Any, where: str) -> tuple[ToolCall, ...]:
         if isinstance(arguments, str) and arguments.strip():
             try:
                 arguments = json.loads(arguments)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise refused(f"{where}[{number}]: the arguments are not JSON") from None
         arguments = arguments or {}
         if not isinstance(name, str) or not isinstance(arguments, dict):
@@ -203,8 +220,8 @@ async def chat(state: ServerState, request: Request, body: ChatRequest) -> Respo
     state.model.check_name(body.model)
     if not body.messages:
         return JSONResponse(_loaded(state, {"message": {"role": "assistant", "content": ""}}))
-    job = chat_job(state, body)
-    generation = await state.start_chat(job)
+    job = await state.in_thread(request, lambda: chat_job(state, body))
+    generation = await state.start_chat(request, job)
     return await _reply(state, request, body, generation, _chat_line, bool(job.thinking))
 
 
@@ -223,7 +240,7 @@ async def generate(state: ServerState, request: Request, body: GenerateRequest) 
     if body.raw:
         if not _answer(body.format).is_free:
             raise refused("format: it needs a conversation, not a raw prompt", param="format")
-        generation = await state.start_text(TextJob(body.prompt, sampling))
+        generation = await state.start_text(request, TextJob(body.prompt, sampling))
     else:
         thinking, budget = _thinking(body.think)
         shows_thoughts = bool(thinking)
@@ -236,7 +253,7 @@ async def generate(state: ServerState, request: Request, body: GenerateRequest) 
             thinking_budget=budget,
             sampling=sampling,
         )
-        generation = await state.start_chat(job)
+        generation = await state.start_chat(request, job)
     return await _reply(state, request, body, generation, _generate_line, shows_thoughts)
 
 
@@ -288,7 +305,8 @@ async def _lines(
     finish: Finish = "stop"
     try:
         async for piece in generation.pieces():
-            choice = WholeChoice(list(piece.deltas))
+            choice = WholeChoice()
+            choice.add(piece)
             thoughts = choice.thoughts if shows_thoughts else ""
             if choice.content or thoughts or choice.calls:
                 body = line(choice.content, thoughts, choice.calls)

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from culet.chat.constrain import AnswerFormat
 from culet.chat.messages import parse_messages, parse_tools
-from culet.chat.stream import Call, Content, Thought
+from culet.chat.stream import CallArguments, CallStart, Content, Thought
 from culet.chat.tokenizer import Tokenizer
 from culet.engine.sampler import Sampled
 from culet.server.errors import Dialect, as_api_error, refused
@@ -21,7 +21,13 @@ from culet.server.generation import ChatJob, Generation, Piece, ToolUse, WholeCh
 from culet.server.openai_fields import SamplingFields, usage_of
 from culet.server.state import ServerState
 from culet.server.stream import SSE, sse
-from culet.server.wire import logprob_entries, new_id, require_text_only, tool_use
+from culet.server.wire import (
+    logprob_entries,
+    new_id,
+    object_or_none,
+    require_text_only,
+    tool_use,
+)
 
 # Tokens of thought for each effort; `high` thinks as long as it likes.
 _EFFORTS: dict[str, int | None] = {"low": 512, "medium": 2048, "high": None, "xhigh": None}
@@ -141,7 +147,7 @@ def read_tool_choice(choice: str | dict[str, Any] | None) -> tuple[str, list[str
         if isinstance(name, str):
             return "required", [name]
     if kind == "allowed_tools":
-        inner = choice.get("allowed_tools", choice)
+        inner = object_or_none(choice.get("allowed_tools", choice), "tool_choice") or {}
         mode, tools = inner.get("mode", "auto"), inner.get("tools")
         if mode in ("auto", "required") and isinstance(tools, list):
             functions = [t.get("function", t) for t in tools if isinstance(t, dict)]
@@ -162,7 +168,8 @@ def _sampling(body: ChatRequest) -> dict[str, Any]:
 async def chat_completions(state: ServerState, request: Request, body: ChatRequest) -> Response:
     """Answer a conversation, streamed or whole."""
     state.model.check_name(body.model)
-    generation = await state.start_chat(chat_job(body))
+    job = await state.in_thread(request, lambda: chat_job(body))
+    generation = await state.start_chat(request, job)
     frame = _Frame(new_id("chatcmpl-"), int(time.time()), state.model.name)
     if body.stream:
         events = _events(frame, generation, state.model.tokenizer, body.wants_usage)
@@ -204,11 +211,11 @@ class _Frame:
         return sse({**self.head("chat.completion.chunk"), "choices": [choice]})
 
 
-def call_entry(call: Call) -> dict[str, Any]:
+def call_entry(name: str, arguments: str) -> dict[str, Any]:
     return {
         "id": new_id("call_"),
         "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
+        "function": {"name": name, "arguments": arguments},
     }
 
 
@@ -220,7 +227,7 @@ def _whole_choice(
         message["reasoning_content"] = choice.thoughts
     if choice.calls:
         message["content"] = choice.content or None
-        message["tool_calls"] = [call_entry(call) for call in choice.calls]
+        message["tool_calls"] = [call_entry(c.name, c.arguments) for c in choice.calls]
     logprobs = {"content": logprob_entries(tokenizer, choice.tokens)} if with_logprobs else None
     return {
         "index": index,
@@ -249,8 +256,13 @@ class _ChoiceChunks:
                 out.append(
                     self.frame.chunk(self.index, {"content": delta.text}, None, self._take())
                 )
-            else:
-                out += self._call(delta)
+            elif isinstance(delta, CallStart):
+                # Id, type and name come once and first, then the arguments.
+                opening = {"index": delta.index, **call_entry(delta.name, "")}
+                out.append(self.frame.chunk(self.index, {"tool_calls": [opening]}))
+            elif isinstance(delta, CallArguments):
+                more = {"index": delta.index, "function": {"arguments": delta.text}}
+                out.append(self.frame.chunk(self.index, {"tool_calls": [more]}))
         if piece.finish is not None:
             out.append(self.frame.chunk(self.index, {}, piece.finish, self._take()))
         return out
@@ -258,17 +270,6 @@ class _ChoiceChunks:
     def _take(self) -> list[dict[str, Any]] | None:
         taken, self.waiting = self.waiting, []
         return logprob_entries(self.tokenizer, taken) if taken else None
-
-    def _call(self, call: Call) -> list[bytes]:
-        """Id, type and name come once and first, then the arguments."""
-        entry = call_entry(call)
-        arguments = entry["function"]["arguments"]
-        opening = {**entry, "index": call.index, "function": {"name": call.name, "arguments": ""}}
-        rest = {"index": call.index, "function": {"arguments": arguments}}
-        return [
-            self.frame.chunk(self.index, {"tool_calls": [opening]}),
-            self.frame.chunk(self.index, {"tool_calls": [rest]}),
-        ]
 
 
 async def _events(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from culet.server.errors import refused
 from culet.server.generation import Generation
 from culet.server.wire import Body, given, stop_texts
+
+# Not what `str.isdigit` takes: that holds superscripts too, which `int` does not read.
+_TOKEN_ID = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
 class StreamOptions(Body):
@@ -67,11 +71,10 @@ class SamplingFields(Body):
 def _read_logit_bias(value: Mapping[str, float] | None) -> dict[int, float] | None:
     if value is None:
         return None
-    try:
-        return {int(key): bias for key, bias in value.items()}
-    except ValueError:
-        wrong = next(k for k in value if not k.strip().lstrip("-").isdigit())
-        raise refused(f"logit_bias: {wrong!r} is not a token id", param="logit_bias") from None
+    wrong = next((key for key in value if not _TOKEN_ID.fullmatch(key)), None)
+    if wrong is not None:
+        raise refused(f"logit_bias: {wrong!r} is not a token id", param="logit_bias")
+    return {int(key): bias for key, bias in value.items()}
 
 
 def usage_of(generations: Sequence[Generation]) -> dict[str, Any]:

@@ -13,13 +13,21 @@ from starlette.responses import JSONResponse, Response
 
 from culet.chat.constrain import AnswerFormat
 from culet.chat.messages import Message, parse_messages, parse_tools
-from culet.chat.stream import Call, Delta, Thought
+from culet.chat.stream import Call, CallArguments, CallBroken, CallStart, Delta, Thought
 from culet.server.errors import ApiError, Dialect, as_api_error, refused
 from culet.server.generation import ChatJob, Finish, Generation
 from culet.server.openai_chat import read_tool_choice, thinking_of
 from culet.server.state import ServerState
 from culet.server.stream import SSE, sse
-from culet.server.wire import Body, given, new_id, require_text_only, tool_use
+from culet.server.wire import (
+    Body,
+    given,
+    new_id,
+    object_or_none,
+    require_text_only,
+    text_or_none,
+    tool_use,
+)
 
 
 class ResponsesRequest(Body):
@@ -62,7 +70,8 @@ def response_job(body: ResponsesRequest) -> ChatJob:
             )
     if body.truncation not in (None, "disabled"):
         raise refused("truncation: a prompt is never cut; only 'disabled' is served", "truncation")
-    thinking, budget = thinking_of((body.reasoning or {}).get("effort"), None)
+    effort = text_or_none((body.reasoning or {}).get("effort"), "reasoning.effort")
+    thinking, budget = thinking_of(effort, None)
     declared = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
     specs = parse_tools(declared)
     mode, named = read_tool_choice(body.tool_choice)
@@ -72,7 +81,9 @@ def response_job(body: ResponsesRequest) -> ChatJob:
     return ChatJob(
         messages=read_input(body),
         tools=tool_use(specs, mode, named, several),
-        answer=AnswerFormat.from_request((body.text or {}).get("format")),
+        answer=AnswerFormat.from_request(
+            object_or_none((body.text or {}).get("format"), "text.format")
+        ),
         thinking=thinking,
         thinking_budget=budget,
         sampling=given(
@@ -130,6 +141,8 @@ def read_input(body: ResponsesRequest) -> tuple[Message, ...]:
                 )
             case "reasoning":
                 parts = item.get("content") or item.get("summary") or []
+                if not isinstance(parts, list):
+                    raise refused(f"{where}: a list of parts is needed", "input")
                 thoughts += "".join(str(p.get("text", "")) for p in parts if isinstance(p, dict))
             case kind:
                 raise refused(f"{where}.type: items of type {kind!r} are not served", "input")
@@ -152,7 +165,8 @@ def _content(item: Mapping[str, Any], where: str) -> Any:
 async def responses(state: ServerState, request: Request, body: ResponsesRequest) -> Response:
     """Answer a conversation, streamed or whole."""
     state.model.check_name(body.model)
-    generation = await state.start_chat(response_job(body))
+    job = await state.in_thread(request, lambda: response_job(body))
+    generation = await state.start_chat(request, job)
     record = _Record(new_id("resp_"), int(time.time()), state.model.name, body)
     if body.stream:
         return state.stream(request, [generation], _events(record, generation), SSE)
@@ -228,14 +242,26 @@ class _Items:
     kind: type[Delta] | None = None
     item_id: str = ""
     text: str = ""
+    call: dict[str, Any] = field(default_factory=dict)
 
     @property
     def index(self) -> int:
         return len(self.done)
 
     def add(self, delta: Delta) -> list[Event]:
-        if isinstance(delta, Call):
-            return [*self.end(), *self._call(delta)]
+        match delta:
+            case CallStart(_, name):
+                return self._open_call(name)
+            case CallArguments(_, text):
+                self.text += text
+                return [self._event("response.function_call_arguments.delta", delta=text)]
+            case CallBroken():
+                return self._end_call("incomplete")
+            case Call(_, name, arguments):
+                # A whole answer holds the call only, a stream its pieces before.
+                opened = [] if self.kind is Call else self._open_call(name)
+                self.text = arguments
+                return [*opened, *self._end_call("completed")]
         events = [] if isinstance(delta, self.kind or ()) else self._open(type(delta))
         self.text += delta.text
         name = "reasoning_text" if isinstance(delta, Thought) else "output_text"
@@ -298,26 +324,30 @@ class _Items:
         self.kind = None
         return events
 
-    def _call(self, call: Call) -> list[Event]:
+    def _open_call(self, name: str) -> list[Event]:
+        events = self.end()
+        self.kind, self.text = Call, ""
         self.item_id = new_id("fc_")
-        item = {
+        self.call = {
             "type": "function_call",
             "id": self.item_id,
             "call_id": new_id("call_"),
-            "name": call.name,
-            "arguments": call.arguments,
-            "status": "completed",
+            "name": name,
         }
-        opening = {**item, "arguments": "", "status": "in_progress"}
-        place = {"output_index": self.index}
-        name = "response.function_call_arguments"
-        events = [
-            {"type": "response.output_item.added", **place, "item": opening},
-            self._event(f"{name}.delta", delta=call.arguments),
-            self._event(f"{name}.done", arguments=call.arguments, name=call.name),
-            {"type": "response.output_item.done", **place, "item": item},
-        ]
+        item = {**self.call, "arguments": "", "status": "in_progress"}
+        added = {"type": "response.output_item.added", "output_index": self.index, "item": item}
+        return [*events, added]
+
+    def _end_call(self, status: str) -> list[Event]:
+        item = {**self.call, "arguments": self.text, "status": status}
+        done = {"type": "response.output_item.done", "output_index": self.index, "item": item}
+        events = [done]
+        if status == "completed":
+            kind = "response.function_call_arguments.done"
+            whole = self._event(kind, arguments=self.text, name=self.call["name"])
+            events = [whole, done]
         self.done.append(item)
+        self.kind = None
         return events
 
 

@@ -24,7 +24,7 @@ from culet.server.errors import Dialect, as_api_error, context_exceeded, refused
 from culet.server.generation import Finish, Generation, Piece, TextJob, text_ids
 from culet.server.model import ServedModel
 from culet.server.openai_fields import SamplingFields, usage_of
-from culet.server.state import ServerState, in_thread
+from culet.server.state import ServerState
 from culet.server.stream import SSE, sse, until_disconnect
 from culet.server.wire import Body, new_id, token_entry
 
@@ -71,7 +71,7 @@ async def completions(state: ServerState, request: Request, body: CompletionRequ
     generations: list[Generation] = []
     try:
         for prompt in prompts:
-            generations.append(await state.start_text(TextJob(prompt, sampling)))
+            generations.append(await state.start_text(request, TextJob(prompt, sampling)))
     except BaseException:
         for generation in generations:
             generation.close()
@@ -270,15 +270,16 @@ async def embed(
         )
     release = state.admit(1)
     try:
-        return await until_disconnect(request.receive, _embed_all(state.model, inputs))
+        return await until_disconnect(request.receive, _embed_all(state, request, inputs))
     finally:
         release()
 
 
 async def _embed_all(
-    model: ServedModel, inputs: Sequence[str | list[int]]
+    state: ServerState, request: Request, inputs: Sequence[str | list[int]]
 ) -> tuple[list[NDArray[np.float32]], int]:
-    prompts = await in_thread(lambda: [text_ids(model, text) for text in inputs])
+    model = state.model
+    prompts = await state.in_thread(request, lambda: [text_ids(model, text) for text in inputs])
     longest = max(map(len, prompts))
     if longest > model.context_length:
         raise context_exceeded(longest, model.context_length)

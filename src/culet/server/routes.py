@@ -12,9 +12,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from culet.errors import RequestError
 from culet.server import anthropic, metrics, ollama, openai_chat, openai_responses, openai_text
 from culet.server.errors import ApiError
-from culet.server.state import ServerState, in_thread
+from culet.server.state import ServerState
 from culet.server.wire import Body
 
+_MAX_TOKENIZE_CHARS = 4 * 1024 * 1024  # more than any context; ids take far more memory than text
 Handler = Callable[..., Awaitable[Response]]
 
 
@@ -87,6 +88,11 @@ def _model(state: ServerState, name: str) -> dict[str, Any]:
 async def tokenize(state: ServerState, request: Request, body: TokenizeRequest) -> Response:
     """Token ids of a text."""
     tokenizer = state.model.tokenizer
+    if len(body.content) > _MAX_TOKENIZE_CHARS:
+        raise RequestError(
+            "content",
+            f"it has {len(body.content)} characters, at most {_MAX_TOKENIZE_CHARS} are allowed",
+        )
 
     def answer() -> Response:
         ids = tokenizer.encode(
@@ -94,7 +100,7 @@ async def tokenize(state: ServerState, request: Request, body: TokenizeRequest) 
         )
         return JSONResponse({"tokens": ids})
 
-    return await in_thread(answer)
+    return await state.in_thread(request, answer)
 
 
 async def detokenize(state: ServerState, request: Request, body: DetokenizeRequest) -> Response:
@@ -103,7 +109,7 @@ async def detokenize(state: ServerState, request: Request, body: DetokenizeReque
     wrong = next((i for i in body.tokens if not 0 <= i < tokenizer.vocab_size), None)
     if wrong is not None:
         raise RequestError("tokens", f"{wrong} is not an id from 0 to {tokenizer.vocab_size - 1}")
-    text = await in_thread(lambda: tokenizer.decode(body.tokens, skip_special=False))
+    text = await state.in_thread(request, lambda: tokenizer.decode(body.tokens, skip_special=False))
     return JSONResponse({"content": text})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable, Iterator
@@ -80,26 +81,51 @@ class Server(uvicorn.Server):
             self._captured_signals.clear()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except OSError as error:
+            # Two servers may both have bound while neither listened; the second learns it here.
+            host, port = (sockets or [])[0].getsockname()[:2]
+            raise _not_usable(host, port, error) from error
         self._on_ready()
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes any free one.
+    """A bound socket that does not listen yet; port 0 takes any free one.
+
+    Until it listens, clients are refused instead of kept waiting while a model is loaded.
 
     Raises:
-        UsageError: the address can't be used.
+        UsageError: the address can't be used; the message says what to do.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _not_usable(host, port, error) from error
+    try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
-        raise UsageError(f"can't listen on {host} port {port}: {error.strerror}") from error
+        listener.close()
+        raise _not_usable(host, port, error) from error
     return listener
+
+
+def _not_usable(host: str, port: int, error: OSError) -> UsageError:
+    if error.errno == errno.EADDRINUSE:
+        return UsageError(
+            f"port {port} of {host} is taken by another program: end that one, or choose another "
+            "port with --port (0: any that is free)"
+        )
+    if error.errno == errno.EACCES:
+        return UsageError(
+            f"port {port} of {host} needs rights that this user lacks: choose one of 1024 or more "
+            "with --port"
+        )
+    return UsageError(f"can't listen on {host} port {port}: {error.strerror}")
 
 
 def make_server(app: ASGIApp, limits: Limits, on_ready: Callable[[], None]) -> Server:

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from starlette.requests import Request
 
-from culet.server.errors import busy, refused
+from culet.server.errors import busy, refused, too_much_held
 from culet.server.generation import (
     ChatJob,
     Generation,
@@ -26,6 +27,8 @@ from culet.server.model import ServedModel
 from culet.server.stream import EventStream, until_disconnect
 
 T = TypeVar("T")
+_BODY_BYTES = "culet.body_bytes"
+_LARGE_BODY_BYTES = 256 * 1024
 
 
 @dataclass
@@ -33,6 +36,7 @@ class ServerState:
     """Attributes:
     num_open: answers that are running or waiting, each choice counted.
     responses: how often each (route, status) was sent.
+    held_bytes: of bodies that are being read or turned into requests.
     logs_prompts: write request bodies to the access log; off unless asked for.
     """
 
@@ -43,8 +47,39 @@ class ServerState:
     started_at: float = field(default_factory=time.time)
     num_open: int = 0
     responses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    held_bytes: int = 0
 
-    async def start_chat(self, job: ChatJob) -> Generation:
+    def __post_init__(self) -> None:
+        self._large = ThreadPoolExecutor(1, "culet-large")
+
+    def executor_for(self, request: Request) -> ThreadPoolExecutor | None:
+        """Where the work of a request is done; None for the event loop's own threads.
+
+        Large requests come one after another: they take neither the threads of small ones, nor
+        much memory at once.
+        """
+        return self._large if request.scope.get(_BODY_BYTES, 0) > _LARGE_BODY_BYTES else None
+
+    async def in_thread(self, request: Request, work: Callable[[], T]) -> T:
+        """Run something that may take long away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.executor_for(request), work)
+
+    def hold(self, num_bytes: int) -> Callable[[], None]:
+        """Count bytes of a body that is held; the returned function lets go of them.
+
+        Raises:
+            ApiError: 429, if too much is held already.
+        """
+        if self.held_bytes + num_bytes > self.limits.held_bytes:
+            raise too_much_held(self.limits.held_bytes)
+        self.held_bytes += num_bytes
+
+        def let_go() -> None:
+            self.held_bytes -= num_bytes
+
+        return let_go
+
+    async def start_chat(self, request: Request, job: ChatJob) -> Generation:
         """Start an answer in a conversation; errors as `generation.start_chat`, or 429."""
         if len(job.messages) > self.limits.messages:
             raise refused(
@@ -59,18 +94,22 @@ class ServerState:
             )
         release = self.admit(self._choices(job.sampling.get("n", 1)))
         try:
-            generation = await start_chat(self.model, job, self.limits.request_seconds)
+            generation = await start_chat(
+                self.model, job, self.limits.request_seconds, self.executor_for(request)
+            )
         except BaseException:
             release()
             raise
         generation.when_closed(release)
         return generation
 
-    async def start_text(self, job: TextJob) -> Generation:
+    async def start_text(self, request: Request, job: TextJob) -> Generation:
         """Start a plain completion; errors as `start_chat`."""
         release = self.admit(self._choices(job.sampling.get("n", 1)))
         try:
-            generation = await start_text(self.model, job, self.limits.request_seconds)
+            generation = await start_text(
+                self.model, job, self.limits.request_seconds, self.executor_for(request)
+            )
         except BaseException:
             release()
             raise
@@ -144,6 +183,6 @@ def _end(request: Request, generations: Sequence[Generation]) -> None:
     request.scope["culet.note"] = f", {prompt} + {answer} tokens, {cached} cached"
 
 
-async def in_thread(work: Callable[[], T]) -> T:
-    """Run something that takes long away from the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(None, work)
+def note_body(request: Request, num_bytes: int) -> None:
+    """Remember how large a request is, for `ServerState.executor_for`."""
+    request.scope[_BODY_BYTES] = num_bytes

@@ -39,11 +39,14 @@ def ndjson(data: Mapping[str, Any]) -> bytes:
     return to_json(data) + b"\n"
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
+async def read_body(request: Request, limits: Limits, hold: Callable[[int], None]) -> bytes:
     """The whole body.
 
+    Args:
+        hold: called with the size of each part before it is kept; may refuse it.
+
     Raises:
-        ApiError: it is larger or slower than the limits allow.
+        ApiError: it is larger or slower than the limits allow, or `hold` refuses.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limits.body_bytes:
@@ -56,6 +59,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                 num_bytes += len(part)
                 if num_bytes > limits.body_bytes:
                     raise _too_large(limits)
+                hold(len(part))
                 parts.append(part)
     except TimeoutError:
         raise ApiError(
