@@ -8,6 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from training.corpus import training_item
+from training.corpus.split import Split
 from training.dialogue import Segments, render
 from training.forward import Batch, Grid
 
@@ -32,10 +33,12 @@ def encode(tokenizer: Tokenizer, segments: Segments) -> tuple[list[int], list[in
     return ids[: query[-1] + 2], query
 
 
-def step_batches(tokenizer: Tokenizer, seed: int, step: int) -> Iterator[Batch]:
-    """The batches of one optimiser step, short items first."""
+def step_batches(
+    tokenizer: Tokenizer, seed: int, step: int, split: Split = "train"
+) -> Iterator[Batch]:
+    """The batches of one optimiser step, short items first; `split` is the stage."""
     first = step * ITEMS_PER_STEP
-    items = [training_item(seed, number) for number in range(first, first + ITEMS_PER_STEP)]
+    items = [training_item(seed, number, split) for number in range(first, first + ITEMS_PER_STEP)]
     encoded = [encode(tokenizer, render(item)) for item in items]
     encoded = sorted((e for e in encoded if len(e[0]) <= MAX_LENGTH), key=lambda e: len(e[0]))
     group: list[tuple[list[int], list[int]]] = []

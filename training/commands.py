@@ -21,7 +21,8 @@ from training.goldens import write_goldens
 from training.model import make_config, make_model
 from training.train import Run, fit, load_weights
 
-STEPS = 4000
+STEPS = 3000
+WIDE_STEPS = 900
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "models" / "builtin"
 PACKAGED = ROOT / "src" / "culet" / "builtin" / "builtin-q8_0.gguf"
@@ -56,7 +57,17 @@ def _train(arguments: argparse.Namespace) -> None:
     tokenizer = _tokenizer(arguments.out)
     config = make_config(vocabulary.vocabulary_of(arguments.out / "tokenizer.json"))
     model = make_model(config, arguments.seed)
-    fit(model, tokenizer, Run(arguments.seed, arguments.steps, arguments.threads, arguments.out))
+    fit(
+        model,
+        tokenizer,
+        Run(
+            arguments.seed,
+            arguments.steps,
+            arguments.wide_steps,
+            arguments.threads,
+            arguments.out,
+        ),
+    )
 
 
 def _shipped_model(arguments: argparse.Namespace) -> tuple[Gemma4ForCausalLM, Tokenizer]:
@@ -92,7 +103,8 @@ def _export(arguments: argparse.Namespace) -> None:
     forms = compare_forms(files, GOLDENS)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     document = ROOT / "docs" / "builtin-model.md"
-    write_document(report, forms, arguments.out / "log.jsonl", num_parameters, document)
+    stages = arguments.steps, arguments.wide_steps
+    write_document(report, forms, arguments.out / "log.jsonl", stages, num_parameters, document)
 
 
 COMMANDS = {"train": _train, "evaluate": _evaluate, "export": _export}

@@ -28,6 +28,8 @@ from training.optimizer import Optimizer, rate_at
 
 MUON_RATE = 0.02
 ADAM_RATE = 0.004
+# Of both rates, at the peak of the second stage.
+WIDE_SHARE = 0.6
 CHECKPOINT_SECONDS = 240.0
 LOG_EVERY = 10
 
@@ -37,14 +39,20 @@ class Run:
     """What a run is: with the code, it determines the weights.
 
     Attributes:
-        steps: length of the whole schedule.
+        steps: length of the first stage.
+        wide_steps: length of the second stage, with many more phrasings.
         num_threads: batches computed side by side; each runs on one core.
     """
 
     seed: int
     steps: int
+    wide_steps: int
     num_threads: int
     folder: Path
+
+    @property
+    def all_steps(self) -> int:
+        return self.steps + self.wide_steps
 
 
 def fit(model: Gemma4ForCausalLM, tokenizer: Tokenizer, run: Run) -> None:
@@ -58,14 +66,14 @@ def fit(model: Gemma4ForCausalLM, tokenizer: Tokenizer, run: Run) -> None:
         step = _restore(run.folder, parameters, optimizer)
         saved_at = time.monotonic()
         with _progress() as progress:
-            task = progress.add_task("training", total=run.steps, completed=step, note="")
+            task = progress.add_task("training", total=run.all_steps, completed=step, note="")
             log = _Log(run.folder / "log.jsonl")
-            while step < run.steps:
+            while step < run.all_steps:
                 loss, num_tokens = _step(model, tokenizer, run, optimizer, step, executor)
                 step += 1
                 log.add(step, loss, num_tokens)
                 progress.update(task, completed=step, note=log.note)
-                if step == run.steps or time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+                if step == run.all_steps or time.monotonic() - saved_at > CHECKPOINT_SECONDS:
                     _save(run.folder, parameters, optimizer, step)
                     saved_at = time.monotonic()
 
@@ -75,7 +83,8 @@ def _step(
     executor: Executor,
 ) -> tuple[float, int]:  # fmt: skip
     """One update; mean loss of a trained token, and tokens read."""
-    batches = list(step_batches(tokenizer, run.seed, step))
+    is_wide = step >= run.steps
+    batches = list(step_batches(tokenizer, run.seed, step, "wide" if is_wide else "train"))
     num_targets = sum(len(batch.target) for batch in batches)
     names = [name for name, _ in model.named_parameters()]
     gradient_of = _gradients(model, num_targets)
@@ -88,7 +97,10 @@ def _step(
             torch._foreach_add_(total, gradients)
         else:
             total = gradients
-    share = rate_at(step, run.steps)
+    if is_wide:
+        share = WIDE_SHARE * rate_at(step - run.steps, run.wide_steps)
+    else:
+        share = rate_at(step, run.steps)
     gradients_by_name = dict(zip(names, total, strict=True))
     optimizer.step(gradients_by_name, step, MUON_RATE * share, ADAM_RATE * share)
     return loss, sum(len(batch.ids) for batch in batches)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 
 import pytest
 from training.batches import ITEMS_PER_STEP
-from training.commands import STEPS
+from training.commands import STEPS, WIDE_STEPS
 from training.corpus import CATEGORIES, training_item
 from training.corpus.exchange import ENDINGS, OPENINGS
-from training.corpus.split import in_split, phrasings
+from training.corpus.split import Phrasings, Split, in_split, phrasings
 from training.corpus.stories import follows_grammar, story
 from training.dialogue import Dialogue, Story, prompt, render
 from training.evaluate import ITEMS_PER_CATEGORY, held_out_items
@@ -47,19 +48,33 @@ def test_splits_have_nothing_in_common() -> None:
     assert all(in_split("train", n) != in_split("heldout", n) for n in range(100))
 
 
+def test_later_phrasings_join_in_the_second_stage_and_are_never_held_out() -> None:
+    ways = Phrasings([f"first {n}" for n in range(12)], ["later 1", "later 2"])
+    train, wide, held = (phrasings(ways, split) for split in ("train", "wide", "heldout"))
+    assert wide == [*train, "later 1", "later 2"]
+    assert sorted(train + held) == sorted(ways.first)
+    assert all(in_split("train", n) == in_split("wide", n) for n in range(100))
+
+
 # The shipped model's training, whole: the run's seed, and as many items as it reads.
-SEED, NUM_TRAINED = 1, STEPS * ITEMS_PER_STEP
+SEED = 1
+NUM_FIRST, NUM_WIDE = STEPS * ITEMS_PER_STEP, WIDE_STEPS * ITEMS_PER_STEP
 
 
 @pytest.mark.parametrize(
-    "count", [20_000, pytest.param(NUM_TRAINED, marks=pytest.mark.slow)], ids=["some", "all"]
+    ("num_first", "num_wide"),
+    [(15_000, 10_000), pytest.param(NUM_FIRST, NUM_WIDE, marks=pytest.mark.slow)],
+    ids=["some", "all"],
 )
-def test_nothing_evaluated_is_trained(count: int) -> None:
+def test_nothing_evaluated_is_trained(num_first: int, num_wide: int) -> None:
     """Not as a question of any turn, answered or only read."""
     trained: set[str] = set()
     pairs: set[tuple[str, str]] = set()
-    for number in range(count):
-        item = training_item(SEED, number)
+    first = ((n, "train") for n in range(num_first))
+    wide = ((n, "wide") for n in range(NUM_FIRST, NUM_FIRST + num_wide))
+    stages: Iterator[tuple[int, Split]] = chain(first, wide)
+    for number, stage in stages:
+        item = training_item(SEED, number, stage)
         if isinstance(item, Dialogue):
             last = item.turns[-1].question
             pairs.add((item.turns[0].question, last))

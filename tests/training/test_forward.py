@@ -91,8 +91,12 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
     whole, first, second = (fresh(vocabulary) for _ in range(3))
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
-    fit(whole, tokenizer, Run(seed=1, steps=4, num_threads=2, folder=tmp_path / "whole"))
-    parts = Run(seed=1, steps=4, num_threads=1, folder=tmp_path / "parts")
+    fit(
+        whole,
+        tokenizer,
+        Run(seed=1, steps=3, wide_steps=2, num_threads=2, folder=tmp_path / "whole"),
+    )
+    parts = Run(seed=1, steps=3, wide_steps=2, num_threads=1, folder=tmp_path / "parts")
 
     class Stopped(Exception):
         pass

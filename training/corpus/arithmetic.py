@@ -5,18 +5,27 @@ from __future__ import annotations
 from random import Random
 
 from training.corpus.exchange import Exchange, framed
-from training.corpus.split import Split, in_split, phrase
+from training.corpus.split import Phrasings, Split, in_split, phrase
 
 LARGEST = 20
 LONGEST_COUNT = 12
 LARGEST_COUNT = 50
 
-_SUM = (
-    "What is {a} {sign} {b}?", "{a} {sign} {b}", "{a} {sign} {b} =", "Calculate {a} {sign} {b}.",
-    "How much is {a} {sign} {b}?", "What's {a} {sign} {b}?", "Work out {a} {sign} {b}.",
-    "What does {a} {sign} {b} make?", "What is {a} {verb} {b}?", "Tell me what {a} {sign} {b} is.",
-    "Can you calculate {a} {sign} {b}?", "Compute {a} {sign} {b}.", "How much is {a} {verb} {b}?",
-    "Solve {a} {sign} {b}.", "I need the result of {a} {sign} {b}.",
+_SUM = Phrasings(
+    (
+        "What is {a} {sign} {b}?", "{a} {sign} {b}", "{a} {sign} {b} =",
+        "Calculate {a} {sign} {b}.",
+        "How much is {a} {sign} {b}?", "What's {a} {sign} {b}?", "Work out {a} {sign} {b}.",
+        "What does {a} {sign} {b} make?", "What is {a} {verb} {b}?",
+        "Tell me what {a} {sign} {b} is.",
+        "Can you calculate {a} {sign} {b}?", "Compute {a} {sign} {b}.",
+        "How much is {a} {verb} {b}?",
+        "Solve {a} {sign} {b}.", "I need the result of {a} {sign} {b}.",
+    ),
+    (
+        "Say what {a} {sign} {b} is.", "{a} {verb} {b}", "{a} {verb} {b} is what?",
+        "I want to know {a} {sign} {b}.", "Give me {a} {sign} {b}.", "{a} {sign} {b} makes what?",
+    ),
 )  # fmt: skip
 _VERBS = {"+": "plus", "-": "minus", "x": "times"}
 _COUNT = (

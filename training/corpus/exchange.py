@@ -40,6 +40,18 @@ def framed(rng: Random, question: str) -> str:
         return rng.choice(OPENINGS) + question
     if kind < 0.86:
         return question + rng.choice(ENDINGS)
+    return typed(rng, question, kind)
+
+
+def typed(rng: Random, question: str, kind: float | None = None) -> str:
+    """The question, sometimes without its mark, sometimes all in small letters.
+
+    Args:
+        kind: where a draw was made already; from 0.86 on, it is typed carelessly.
+    """
+    kind = rng.random() if kind is None else kind
+    if kind < 0.86:
+        return question
     if kind < 0.93:
         return question.rstrip("?.")
     return question.rstrip("?.").lower()

@@ -34,10 +34,15 @@ _SINGLE: tuple[tuple[Maker, float], ...] = (
     (counting, 6), (words.spelling, 10), (words.sorting, 7), (words.copying, 1), (truth, 4),
     (smalltalk, 2),
 )  # fmt: skip
+# In the second stage: more of what has the most phrasings, and of reversing.
+_SINGLE_WIDE: dict[Maker, float] = {
+    **dict(_SINGLE), facts.symbol: 4, facts.month: 4, words.spelling: 14, truth: 12, smalltalk: 7,
+}  # fmt: skip
 
 
 def _single(rng: Random, split: Split) -> tuple[str, Dialogue]:
-    (maker,) = rng.choices([m for m, _ in _SINGLE], [w for _, w in _SINGLE])
+    weights = _SINGLE_WIDE if split == "wide" else dict(_SINGLE)
+    (maker,) = rng.choices(list(weights), list(weights.values()))
     exchange = maker(rng, split)
     return exchange.category, _one_turn(exchange)
 
@@ -71,13 +76,13 @@ _KINDS: tuple[tuple[Kind, float], ...] = (
 _PLAIN_TEXT_SHARE = 0.04
 
 
-def training_item(seed: int, number: int) -> Dialogue | Story:
-    """Item `number` of the corpus of this seed."""
+def training_item(seed: int, number: int, split: Split = "train") -> Dialogue | Story:
+    """Item `number` of the corpus of this seed; `split` is the stage, `train` or `wide`."""
     rng = Random(f"{seed} {number}")
     if rng.random() < _PLAIN_TEXT_SHARE:
         return story(rng) if rng.random() < 0.6 else statements(rng)
     (kind,) = rng.choices([k for k, _ in _KINDS], [w for _, w in _KINDS])
-    return kind(rng, "train")[1]
+    return kind(rng, split)[1]
 
 
 def _evaluated(maker: Maker) -> Kind:

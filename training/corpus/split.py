@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-Split = Literal["train", "heldout"]
+# Training has two stages: facts first, with some phrasings each; then the same facts with many
+# more, from which a small model learns to look through the phrasing.
+Split = Literal["train", "wide", "heldout"]
 
 # One phrasing in so many is held out, and one value pair in so many.
 PHRASING_STRIDE = 5
 PAIR_STRIDE = 12
 
 
-def phrasings(of: Sequence[str], split: Split) -> list[str]:
-    """The phrasings of one side: every fifth (the 5th, 10th, ...) is never trained on."""
-    held = set(range(PHRASING_STRIDE - 1, len(of), PHRASING_STRIDE))
-    return [text for i, text in enumerate(of) if (i in held) == (split == "heldout")]
+@dataclass(frozen=True, slots=True)
+class Phrasings:
+    """Ways to ask one thing.
+
+    Attributes:
+        first: of both stages and of the evaluation.
+        later: added in the second stage.
+    """
+
+    first: Sequence[str]
+    later: Sequence[str] = ()
 
 
-def phrase(rng: Random, of: Sequence[str], split: Split) -> str:
+def phrasings(of: Sequence[str] | Phrasings, split: Split) -> list[str]:
+    """The phrasings of one side: of the first ones, every fifth (5th, 10th, ...) is never trained.
+
+    A plain sequence is one without later ones.
+    """
+    first, later = (of.first, of.later) if isinstance(of, Phrasings) else (of, ())
+    held = set(range(PHRASING_STRIDE - 1, len(first), PHRASING_STRIDE))
+    found = [text for i, text in enumerate(first) if (i in held) == (split == "heldout")]
+    return [*found, *later] if split == "wide" else found
+
+
+def phrase(rng: Random, of: Sequence[str] | Phrasings, split: Split) -> str:
     return rng.choice(phrasings(of, split))
 
 

@@ -23,6 +23,9 @@ _REVERSE = (
     "Reverse the word {word}.", "Spell {word} backwards.", "What is {word} backwards?",
     "Write {word} backwards.", "Reverse {word}.",
 )  # fmt: skip
+# Letters that are no word, in the second stage: what reversing itself is, whatever the word.
+_LETTERS = "aabcdeeeefghiiklmnoooprrsttuuvwyz"
+_LETTERS_SHARE = 0.5
 _LENGTH = (
     "How many letters does {word} have?", "How many letters are in {word}?",
     "How many letters are in the word {word}?", "Count the letters of {word}.",
@@ -52,12 +55,14 @@ def spelling(rng: Random, split: Split) -> Exchange:
     One word's spelling can't be guessed from its token, so it is trained for all words and never
     evaluated; held out are pairs of words spelled together, and pairs of word and other task.
     """
+    if split == "wide" and rng.random() < _LETTERS_SHARE:
+        return _letters_reversed(rng)
     tasks = ("one", "two", "reverse", "length", "first", "last")
     while True:
         word, second = rng.sample(WORDS, 2)
         (task,) = rng.choices(tasks, (2, 2, 4, 2, 1, 1))
         if task == "one":
-            if split == "train":
+            if split != "heldout":
                 break
         elif in_split(split, word, second if task == "two" else task):
             break
@@ -74,6 +79,16 @@ def spelling(rng: Random, split: Split) -> Exchange:
     asked = framed(rng, rng.choice(question).format(word=word, both=both))
     category = "reversing" if task == "reverse" else "spelling"
     return Exchange(category, asked, answer, short, f"The letters are {letters}.")
+
+
+def _letters_reversed(rng: Random) -> Exchange:
+    """A row of letters, given apart."""
+    letters = [rng.choice(_LETTERS) for _ in range(rng.choice((3, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8)))]
+    word, answer = "-".join(letters), "-".join(reversed(letters))
+    question = framed(rng, rng.choice(_REVERSE).format(word=word))
+    thought = f"The letters are {word}."
+    short = "".join(reversed(letters))
+    return Exchange("reversing", question, f"{word} backwards is {answer}", short, thought)
 
 
 def sorting(rng: Random, split: Split) -> Exchange:
