@@ -22,9 +22,8 @@ def main() -> int:
     parser.add_argument("command", choices=sorted(commands.COMMANDS))
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=commands.STEPS, help="of the first stage")
     parser.add_argument(
-        "--wide-steps", type=int, default=commands.WIDE_STEPS, help="of the second stage"
+        "--stages", type=int, nargs=3, default=commands.STAGES, help="steps of each stage"
     )
     parser.add_argument("--threads", type=int, default=2)
     return commands.run(parser.parse_args())

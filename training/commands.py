@@ -21,8 +21,7 @@ from training.goldens import write_goldens
 from training.model import make_config, make_model
 from training.train import Run, fit, load_weights
 
-STEPS = 3000
-WIDE_STEPS = 900
+STAGES = (3000, 900, 350)  # steps
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "models" / "builtin"
 PACKAGED = ROOT / "src" / "culet" / "builtin" / "builtin-q8_0.gguf"
@@ -60,13 +59,7 @@ def _train(arguments: argparse.Namespace) -> None:
     fit(
         model,
         tokenizer,
-        Run(
-            arguments.seed,
-            arguments.steps,
-            arguments.wide_steps,
-            arguments.threads,
-            arguments.out,
-        ),
+        Run(arguments.seed, arguments.stages, arguments.threads, arguments.out),
     )
 
 
@@ -103,8 +96,9 @@ def _export(arguments: argparse.Namespace) -> None:
     forms = compare_forms(files, GOLDENS)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     document = ROOT / "docs" / "builtin-model.md"
-    stages = arguments.steps, arguments.wide_steps
-    write_document(report, forms, arguments.out / "log.jsonl", stages, num_parameters, document)
+    write_document(
+        report, forms, arguments.out / "log.jsonl", arguments.stages, num_parameters, document
+    )
 
 
 COMMANDS = {"train": _train, "evaluate": _evaluate, "export": _export}

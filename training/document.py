@@ -57,12 +57,13 @@ tokens, so it is unreliable beyond that, although its context says {context}. En
 the greetings.
 
 ## How it was made
-All text is made by code (`training/corpus`) from a seed; nothing was downloaded. {first_steps}
-steps learn the facts in some phrasings each, {wide_steps} more the same facts in many phrasings:
-{items} items a step, {tokens:.1f} M tokens, loss {loss:.3f} on the answers at the end, with Muon
-for matrices and Adam for the rest, on two CPU cores. The second stage was added after an evaluation
-of the first (91.8%: facts were known, unseen phrasings led astray); what is held out is the same in
-both. To make it again:
+All text is made by code (`training/corpus`) from a seed; nothing was downloaded. Three
+stages: {stage_steps[0]} steps learn the facts in some phrasings each, {stage_steps[1]} more the
+same facts in many phrasings, {stage_steps[2]} more what was still weak; {items} items a step,
+{tokens:.1f} M tokens, loss {loss:.3f} on the answers at the end, with Muon for matrices and Adam
+for the rest, on two CPU cores. The second stage was added after an evaluation of the first (91.8%:
+facts were known, unseen phrasings led astray), the third after one of the second (96.9%, but four
+categories below 90%); what is held out is the same in all. To make it again:
 
     pip install 'culet[train]'
     python scripts/train_builtin.py train --out DIR
@@ -113,7 +114,7 @@ def write_document(
     report: Report,
     forms: Sequence[Form],
     log: Path,
-    stages: tuple[int, int],
+    stages: Sequence[int],
     num_parameters: int,
     path: Path,
 ) -> None:
@@ -144,8 +145,7 @@ def write_document(
         hidden=HIDDEN,
         vocabulary=f"{VOCAB_SIZE:,}",
         context=f"{CONTEXT:,}",
-        first_steps=stages[0],
-        wide_steps=stages[1],
+        stage_steps=stages,
         items=ITEMS_PER_STEP,
         tokens=sum(row["num_tokens"] for row in rows.values()) / 1e6,
         loss=rows[steps]["loss"],

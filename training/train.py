@@ -23,13 +23,14 @@ from torch import Tensor
 from transformers import Gemma4ForCausalLM
 
 from training.batches import step_batches
+from training.corpus.split import Split
 from training.forward import Batch, loss_sum
 from training.optimizer import Optimizer, rate_at
 
 MUON_RATE = 0.02
 ADAM_RATE = 0.004
-# Of both rates, at the peak of the second stage.
-WIDE_SHARE = 0.6
+# What each stage reads, and its share of both rates at its peak.
+STAGES: tuple[tuple[Split, float], ...] = (("train", 1.0), ("wide", 0.6), ("last", 0.4))
 CHECKPOINT_SECONDS = 240.0
 LOG_EVERY = 10
 
@@ -39,20 +40,26 @@ class Run:
     """What a run is: with the code, it determines the weights.
 
     Attributes:
-        steps: length of the first stage.
-        wide_steps: length of the second stage, with many more phrasings.
+        stages: steps of each of `STAGES`.
         num_threads: batches computed side by side; each runs on one core.
     """
 
     seed: int
-    steps: int
-    wide_steps: int
+    stages: tuple[int, ...]
     num_threads: int
     folder: Path
 
     @property
     def all_steps(self) -> int:
-        return self.steps + self.wide_steps
+        return sum(self.stages)
+
+    def stage_at(self, step: int) -> tuple[Split, float]:
+        """The corpus of a step, and the share of the peak rates."""
+        for (split, peak), steps in zip(STAGES, self.stages, strict=True):
+            if step < steps:
+                return split, peak * rate_at(step, steps)
+            step -= steps
+        raise ValueError(f"a run of {self.all_steps} steps has no step {step + self.all_steps}")
 
 
 def fit(model: Gemma4ForCausalLM, tokenizer: Tokenizer, run: Run) -> None:
@@ -83,8 +90,8 @@ def _step(
     executor: Executor,
 ) -> tuple[float, int]:  # fmt: skip
     """One update; mean loss of a trained token, and tokens read."""
-    is_wide = step >= run.steps
-    batches = list(step_batches(tokenizer, run.seed, step, "wide" if is_wide else "train"))
+    split, share = run.stage_at(step)
+    batches = list(step_batches(tokenizer, run.seed, step, split))
     num_targets = sum(len(batch.target) for batch in batches)
     names = [name for name, _ in model.named_parameters()]
     gradient_of = _gradients(model, num_targets)
@@ -97,10 +104,6 @@ def _step(
             torch._foreach_add_(total, gradients)
         else:
             total = gradients
-    if is_wide:
-        share = WIDE_SHARE * rate_at(step - run.steps, run.wide_steps)
-    else:
-        share = rate_at(step, run.steps)
     gradients_by_name = dict(zip(names, total, strict=True))
     optimizer.step(gradients_by_name, step, MUON_RATE * share, ADAM_RATE * share)
     return loss, sum(len(batch.ids) for batch in batches)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from random import Random
 
 import pytest
 from training.batches import ITEMS_PER_STEP
-from training.commands import STEPS, WIDE_STEPS
+from training.commands import STAGES
 from training.corpus import CATEGORIES, training_item
 from training.corpus.exchange import ENDINGS, OPENINGS
 from training.corpus.split import Phrasings, Split, in_split, phrasings
@@ -48,33 +47,37 @@ def test_splits_have_nothing_in_common() -> None:
     assert all(in_split("train", n) != in_split("heldout", n) for n in range(100))
 
 
-def test_later_phrasings_join_in_the_second_stage_and_are_never_held_out() -> None:
-    ways = Phrasings([f"first {n}" for n in range(12)], ["later 1", "later 2"])
-    train, wide, held = (phrasings(ways, split) for split in ("train", "wide", "heldout"))
-    assert wide == [*train, "later 1", "later 2"]
+def test_later_phrasings_join_in_later_stages_and_are_never_held_out() -> None:
+    ways = Phrasings([f"first {n}" for n in range(12)], ["later 1", "later 2"], ["last"])
+    train, wide, last = (phrasings(ways, split) for split in SPLITS)
+    held = phrasings(ways, "heldout")
+    assert wide == [*train, "later 1", "later 2"] and last == [*wide, "last"]
     assert sorted(train + held) == sorted(ways.first)
     assert all(in_split("train", n) == in_split("wide", n) for n in range(100))
 
 
 # The shipped model's training, whole: the run's seed, and as many items as it reads.
 SEED = 1
-NUM_FIRST, NUM_WIDE = STEPS * ITEMS_PER_STEP, WIDE_STEPS * ITEMS_PER_STEP
+SPLITS: tuple[Split, ...] = ("train", "wide", "last")
+NUM_ITEMS_OF_STAGE = [steps * ITEMS_PER_STEP for steps in STAGES]
 
 
 @pytest.mark.parametrize(
-    ("num_first", "num_wide"),
-    [(15_000, 10_000), pytest.param(NUM_FIRST, NUM_WIDE, marks=pytest.mark.slow)],
+    "counts",
+    [(15_000, 6_000, 4_000), pytest.param(NUM_ITEMS_OF_STAGE, marks=pytest.mark.slow)],
     ids=["some", "all"],
 )
-def test_nothing_evaluated_is_trained(num_first: int, num_wide: int) -> None:
+def test_nothing_evaluated_is_trained(counts: Sequence[int]) -> None:
     """Not as a question of any turn, answered or only read."""
     trained: set[str] = set()
     pairs: set[tuple[str, str]] = set()
-    first = ((n, "train") for n in range(num_first))
-    wide = ((n, "wide") for n in range(NUM_FIRST, NUM_FIRST + num_wide))
-    stages: Iterator[tuple[int, Split]] = chain(first, wide)
-    for number, stage in stages:
-        item = training_item(SEED, number, stage)
+    begin = 0
+    stages: list[tuple[int, Split]] = []
+    for split, size, count in zip(SPLITS, NUM_ITEMS_OF_STAGE, counts, strict=True):
+        stages += ((number, split) for number in range(begin, begin + count))
+        begin += size
+    for number, split in stages:
+        item = training_item(SEED, number, split)
         if isinstance(item, Dialogue):
             last = item.turns[-1].question
             pairs.add((item.turns[0].question, last))

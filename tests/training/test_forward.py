@@ -94,9 +94,9 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
     fit(
         whole,
         tokenizer,
-        Run(seed=1, steps=3, wide_steps=2, num_threads=2, folder=tmp_path / "whole"),
+        Run(seed=1, stages=(3, 1, 1), num_threads=2, folder=tmp_path / "whole"),
     )
-    parts = Run(seed=1, steps=3, wide_steps=2, num_threads=1, folder=tmp_path / "parts")
+    parts = Run(seed=1, stages=(3, 1, 1), num_threads=1, folder=tmp_path / "parts")
 
     class Stopped(Exception):
         pass

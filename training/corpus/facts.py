@@ -71,6 +71,11 @@ _SYMBOL = Phrasings(
         "Which chemical letters mean {key}?", "{key} has which symbol?",
         "Remind me of the symbol of {key}.", "What letters are used for {key}?",
     ),
+    (
+        "{key}: which symbol stands for it?", "Say which symbol stands for {key}.",
+        "In chemistry, which letters stand for {key}?",
+        "Do you know what stands for {key} in chemistry?",
+    ),
 )  # fmt: skip
 _SYMBOL_OF = Phrasings(
     (
@@ -181,6 +186,11 @@ _MIXTURE = Phrasings(
         "{key} make which colour?", "Say what {key} make.", "I mix {key}: what colour is it?",
         "Which colour comes of {key}?", "Tell me the mix of {key}.",
         "What colour is made of {key}?", "Put {key} together: what colour?",
+    ),
+    (
+        "A mix of {key} is which colour?", "Say the colour of a mix of {key}.",
+        "I have a mix of {key}: what is its colour?", "What is a mix of {key}?",
+        "Which colour does a mix of {key} have?",
     ),
 )  # fmt: skip
 _OPPOSITE = Phrasings(

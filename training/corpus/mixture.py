@@ -34,14 +34,16 @@ _SINGLE: tuple[tuple[Maker, float], ...] = (
     (counting, 6), (words.spelling, 10), (words.sorting, 7), (words.copying, 1), (truth, 4),
     (smalltalk, 2),
 )  # fmt: skip
-# In the second stage: more of what has the most phrasings, and of reversing.
-_SINGLE_WIDE: dict[Maker, float] = {
-    **dict(_SINGLE), facts.symbol: 4, facts.month: 4, words.spelling: 14, truth: 12, smalltalk: 7,
-}  # fmt: skip
+# In the second stage: more of what has the most phrasings, and of reversing; in the third, of what
+# was still weak.
+_SINGLE_LATER: dict[Split, dict[Maker, float]] = {
+    "wide": {facts.symbol: 4, facts.month: 4, words.spelling: 14, truth: 12, smalltalk: 7},
+    "last": {facts.symbol: 5, facts.colour: 5, words.spelling: 16},
+}
 
 
 def _single(rng: Random, split: Split) -> tuple[str, Dialogue]:
-    weights = _SINGLE_WIDE if split == "wide" else dict(_SINGLE)
+    weights = dict(_SINGLE) | _SINGLE_LATER.get(split, {})
     (maker,) = rng.choices(list(weights), list(weights.values()))
     exchange = maker(rng, split)
     return exchange.category, _one_turn(exchange)
@@ -73,15 +75,19 @@ _KINDS: tuple[tuple[Kind, float], ...] = (
     (_single, 55), (_CHAT, 6), (_STYLED, 18), (_THINKING, 6), (_PAIRED, 7), (_TOOL, 5),
     (_UNUSED, 1), (_NAME, 3), (_WORD, 2),
 )  # fmt: skip
+_TOOL_WEIGHT_LAST = 16.0
 _PLAIN_TEXT_SHARE = 0.04
 
 
 def training_item(seed: int, number: int, split: Split = "train") -> Dialogue | Story:
-    """Item `number` of the corpus of this seed; `split` is the stage, `train` or `wide`."""
+    """Item `number` of the corpus of this seed; `split` is the stage of training."""
     rng = Random(f"{seed} {number}")
     if rng.random() < _PLAIN_TEXT_SHARE:
         return story(rng) if rng.random() < 0.6 else statements(rng)
-    (kind,) = rng.choices([k for k, _ in _KINDS], [w for _, w in _KINDS])
+    weights = dict(_KINDS)
+    if split == "last":
+        weights[_TOOL] = _TOOL_WEIGHT_LAST
+    (kind,) = rng.choices(list(weights), list(weights.values()))
     return kind(rng, split)[1]
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-# Training has two stages: facts first, with some phrasings each; then the same facts with many
-# more, from which a small model learns to look through the phrasing.
-Split = Literal["train", "wide", "heldout"]
+# Training has three stages: facts first, with some phrasings each; then the same facts with many
+# more, from which a small model learns to look through the phrasing; last, more of what an
+# evaluation of the second found weak.
+Split = Literal["train", "wide", "last", "heldout"]
 
 # One phrasing in so many is held out, and one value pair in so many.
 PHRASING_STRIDE = 5
@@ -24,10 +25,12 @@ class Phrasings:
     Attributes:
         first: of both stages and of the evaluation.
         later: added in the second stage.
+        last: added in the third.
     """
 
     first: Sequence[str]
     later: Sequence[str] = ()
+    last: Sequence[str] = ()
 
 
 def phrasings(of: Sequence[str] | Phrasings, split: Split) -> list[str]:
@@ -35,10 +38,13 @@ def phrasings(of: Sequence[str] | Phrasings, split: Split) -> list[str]:
 
     A plain sequence is one without later ones.
     """
-    first, later = (of.first, of.later) if isinstance(of, Phrasings) else (of, ())
+    if not isinstance(of, Phrasings):
+        of = Phrasings(of)
+    first = of.first
     held = set(range(PHRASING_STRIDE - 1, len(first), PHRASING_STRIDE))
     found = [text for i, text in enumerate(first) if (i in held) == (split == "heldout")]
-    return [*found, *later] if split == "wide" else found
+    added = {"wide": of.later, "last": (*of.later, *of.last)}
+    return [*found, *added.get(split, ())]
 
 
 def phrase(rng: Random, of: Sequence[str] | Phrasings, split: Split) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -121,10 +122,13 @@ def _message(rng: Random) -> Task:
                  f"The message to {name} {'will be sent' if later else 'was sent'}.")  # fmt: skip
 
 
-def _made_up(rng: Random) -> Task:
+def _made_up(rng: Random, split: Split) -> Task:
     """A tool of a random name whose parameters are random words; the question gives the values."""
     verb, *keys = rng.sample(WORDS, rng.randint(2, 4))
-    kinds = [rng.choice(("string", "integer", "boolean", "array")) for _ in keys]
+    types = ("string", "integer", "boolean", "array")
+    # Two arrays side by side are the hardest to keep apart.
+    types += ("array", "array") if split == "last" else ()
+    kinds = [rng.choice(types) for _ in keys]
     makers: dict[str, Callable[[], Any]] = {
         "string": lambda: rng.choice(WORDS),
         "integer": lambda: rng.randint(0, 99),
@@ -157,7 +161,7 @@ _TASKS = (_weather, _timer, _light, _event, _multiply, _message)
 
 def tool_call(rng: Random, split: Split, makers: Sequence[Maker]) -> tuple[str, Dialogue]:
     while True:
-        maker = _made_up if rng.random() < 0.4 else rng.choice(_TASKS)
+        maker = partial(_made_up, split=split) if rng.random() < 0.4 else rng.choice(_TASKS)
         task = maker(rng)
         if in_split(split, task.use.name, sorted(task.use.arguments.items(), key=lambda e: e[0])):
             break
@@ -182,6 +186,6 @@ def tool_call(rng: Random, split: Split, makers: Sequence[Maker]) -> tuple[str, 
 
 def tool_unused(rng: Random, split: Split, makers: Sequence[Maker]) -> tuple[str, Dialogue]:
     """A tool is there, but the question is one that the model answers by itself."""
-    tool = (_made_up if rng.random() < 0.4 else rng.choice(_TASKS))(rng).tool
+    tool = (_made_up(rng, split) if rng.random() < 0.4 else rng.choice(_TASKS)(rng)).tool
     exchange = rng.choice(makers)(rng, split)
     return "tool not needed", Dialogue((Turn(exchange.question, exchange.answer),), tools=(tool,))

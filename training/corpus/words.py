@@ -23,9 +23,9 @@ _REVERSE = (
     "Reverse the word {word}.", "Spell {word} backwards.", "What is {word} backwards?",
     "Write {word} backwards.", "Reverse {word}.",
 )  # fmt: skip
-# Letters that are no word, in the second stage: what reversing itself is, whatever the word.
+# Letters that are no word, after the first stage: what reversing itself is, whatever the word.
 _LETTERS = "aabcdeeeefghiiklmnoooprrsttuuvwyz"
-_LETTERS_SHARE = 0.5
+_LETTERS_SHARE = {"wide": 0.5, "last": 0.15}
 _LENGTH = (
     "How many letters does {word} have?", "How many letters are in {word}?",
     "How many letters are in the word {word}?", "Count the letters of {word}.",
@@ -55,12 +55,13 @@ def spelling(rng: Random, split: Split) -> Exchange:
     One word's spelling can't be guessed from its token, so it is trained for all words and never
     evaluated; held out are pairs of words spelled together, and pairs of word and other task.
     """
-    if split == "wide" and rng.random() < _LETTERS_SHARE:
+    if split in _LETTERS_SHARE and rng.random() < _LETTERS_SHARE[split]:
         return _letters_reversed(rng)
     tasks = ("one", "two", "reverse", "length", "first", "last")
     while True:
         word, second = rng.sample(WORDS, 2)
-        (task,) = rng.choices(tasks, (2, 2, 4, 2, 1, 1))
+        weights = (2, 2, 6, 2, 3, 1) if split == "last" else (2, 2, 4, 2, 1, 1)
+        (task,) = rng.choices(tasks, weights)
         if task == "one":
             if split != "heldout":
                 break
