@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Trains, evaluates and exports the built-in model; see docs/builtin-model.md.
 
-python scripts/train_builtin.py train --out DIR     about 90 minutes on two cores, resumable
+python scripts/train_builtin.py train --out DIR     about 2 hours on two cores, resumable
 python scripts/train_builtin.py evaluate --out DIR  the table of results
 python scripts/train_builtin.py export --out DIR    HF folder, GGUF files, goldens, document
 """
