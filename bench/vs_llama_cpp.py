@@ -1,12 +1,15 @@
 """Culet beside llama.cpp on the same file, threads and machine, in one run.
 
-    python bench/vs_llama_cpp.py LLAMA_BIN_DIR MODEL [--tests prefill,decode,...] [--rounds 3]
+    python bench/vs_llama_cpp.py LLAMA_BIN_DIR MODEL [--tests "prefill 512,decode,..."] [--rounds 3]
 
 The two programs alternate. Before and after each sample two probes run: a read of a large buffer
 on all threads (GB/s) and an empty fork-join. Shared hosts have hidden states (both virtual cores on
 one core complex or on two) that change the bandwidth by half, and the probes tell them apart: a
 round counts for a state only if all its probes agree on it. Prints median ratios by test and state,
 and one JSON line; `--append FILE` adds that line to a file of results.
+
+A decode step of one sequence reads every weight once: its row also has the rate at which our bytes
+of weights passed, as a share of what the probes before and after it read.
 
 The peer must be a Release build with native flags; it runs with its defaults (repacking, flash
 attention on) and f16 K/V.
@@ -121,14 +124,30 @@ def probe(threads: int) -> Probe:
     return Probe(median(reads), median(joins))
 
 
-def run_ours(model: Path, test: Test, threads: int) -> tuple[float, int]:
-    """Tokens per second and peak resident bytes of one `culet bench`."""
+@dataclass(frozen=True)
+class Ours:
+    """One `culet bench`.
+
+    Attributes:
+        weight_bytes: what a decode step of one sequence reads of the weights; tables that are
+            only looked up in are not in it.
+    """
+
+    tokens_per_second: float
+    peak_rss_bytes: int
+    weight_bytes: int
+
+
+def run_ours(model: Path, test: Test, threads: int) -> Ours:
     command = [sys.executable, "-m", "culet", "bench", str(model), "--json"]
     command += ["--threads", str(threads), *test.ours]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = json.loads(out.splitlines()[-1])
     row = next(r for r in found["results"] if r["test"] == test.ours_name)
-    return row["tokens_per_second"], found["peak_rss_bytes"]
+    held = found["held_bytes"]
+    # A tied token table is the head.
+    weight_bytes = held["layers"] + (held.get("head") or held["token table"])
+    return Ours(row["tokens_per_second"], found["peak_rss_bytes"], weight_bytes)
 
 
 def run_peer(bin_dir: Path, model: Path, test: Test, threads: int, text: Path) -> tuple[float, int]:
@@ -197,34 +216,49 @@ def compare(
     test: Test, bin_dir: Path, model: Path, threads: int, num_rounds: int, text: Path = LICENSE
 ) -> dict[str, Any]:
     """All rounds of one test, and the median ratio of each state."""
-    rounds = []
+    rounds: list[dict[str, Any]] = []
     by_state: dict[str, list[tuple[float, float]]] = defaultdict(list)
     peaks: list[tuple[int, int]] = []
+    shares: dict[str, list[float]] = defaultdict(list)
     for _ in range(num_rounds):
         probes = [probe(threads)]
         theirs, their_peak = run_peer(bin_dir, model, test, threads, text)
         probes.append(probe(threads))
-        ours, our_peak = run_ours(model, test, threads)
+        ours = run_ours(model, test, threads)
         probes.append(probe(threads))
         states = {p.state for p in probes}
         state = states.pop() if len(states) == 1 else "mixed"
-        by_state[state].append((ours, theirs))
-        peaks.append((our_peak, their_peak))
-        rounds.append({"ours": ours, "theirs": theirs, "probes": [asdict(p) for p in probes]})
+        speed = ours.tokens_per_second
+        by_state[state].append((speed, theirs))
+        peaks.append((ours.peak_rss_bytes, their_peak))
+        found = {"ours": speed, "theirs": theirs, "probes": [asdict(p) for p in probes]}
         reads = ", ".join(f"{p.read_gb_per_s:.0f}" for p in probes)
-        print(
-            f"{test.name:<16} {state:<5} ours {ours:8.2f}  theirs {theirs:8.2f} tokens/s  "
-            f"ratio {ours / theirs:5.2f}  read {reads} GB/s  "
-            f"peak {our_peak / 2**30:.2f} / {their_peak / 2**30:.2f} GiB",
-            flush=True,
+        line = (
+            f"{test.name:<16} {state:<5} ours {speed:8.2f}  theirs {theirs:8.2f} tokens/s  "
+            f"ratio {speed / theirs:5.2f}  read {reads} GB/s  "
+            f"peak {ours.peak_rss_bytes / 2**30:.2f} / {their_peak / 2**30:.2f} GiB"
         )
+        if test.name == "decode":
+            share = read_share(ours, probes[1:])
+            shares[state].append(share)
+            found["read_share"] = share
+            line += f"  weights at {share:.2f} of the read"
+        rounds.append(found)
+        print(line, flush=True)
     medians = {s: median(o / t for o, t in pairs) for s, pairs in by_state.items()}
     print(f"{test.name:<16} " + "  ".join(f"{s}: {r:.2f}" for s, r in medians.items()), flush=True)
     return {
         "ratio": medians,
         "peak_rss_ratio": median(o / t for o, t in peaks),
+        **({"read_share": {s: median(v) for s, v in shares.items()}} if shares else {}),
         "rounds": rounds,
     }
+
+
+def read_share(ours: Ours, probes: list[Probe]) -> float:
+    """Rate at which a step of one sequence reads weights, over that of the probes around it."""
+    read = sum(p.read_gb_per_s for p in probes) / len(probes)
+    return ours.weight_bytes * ours.tokens_per_second / 1e9 / read
 
 
 def machine() -> str:

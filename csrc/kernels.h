@@ -23,11 +23,13 @@ namespace culet {
 enum class Encoding : uint8_t { int8, bf16, f32 };
 constexpr int kNumEncodings = 3;
 
-// Beside the int8 codes of one row and block. Sums are negated: offsets and mins subtract them.
+// Beside the int8 codes of one row and block. Sums are negated, as offsets and mins subtract them,
+// and multiplied by the offset of their most used layout (Q4_0, Q6_K): a shift for every block and
+// token would compete with the dot products for a port.
 struct BlockSums {
     float scale;
-    int32_t negative_sum;          // of all 32 codes
-    int32_t negative_half_sum[2];  // of codes 0..15 and 16..31
+    int32_t negative_sum_8;           // 8 times the sum of all 32 codes
+    int32_t negative_half_sum_32[2];  // 32 times that of codes 0..15 and 16..31
 };
 
 constexpr int encoded_block_bytes(Encoding encoding) {

@@ -102,14 +102,22 @@ void per_layer_inputs(Context& context, Matrix out, const RowSource& table, cons
 }
 
 void logits(Context& context, Matrix out, Matrix hidden, const Planes& head, float softcap) {
-    norm_linear(context, {out}, hidden, nullptr, {&head});
-    if (softcap == 0.0f) return;
-    constexpr int64_t kPiece = 16384;
-    const int64_t pieces = (out.cols + kPiece - 1) / kPiece;
-    context.pool.run(static_cast<int>(out.rows * pieces), [&](int item, int) {
-        const int64_t begin = item % pieces * kPiece;
-        context.kernels.softcap(out.row(item / pieces) + begin, softcap,
-                                std::min(kPiece, out.cols - begin));
+    const Activations acts = normed_activations(context, hidden, nullptr, {&head});
+    const DecodedTiles decoded(context, {&head});
+    const int64_t size = chunk_tiles(context, head, 1);
+    const int64_t num_chunks = (head.num_tiles + size - 1) / size;
+    context.pool.run(static_cast<int>(num_chunks), [&](int chunk, int thread) {
+        const int64_t begin = chunk * size, end = std::min(begin + size, head.num_tiles);
+        const int64_t first = begin * kTileRows;
+        const int64_t num_cols = std::min(end * kTileRows, out.cols) - first;
+        for (int t = 0; t < acts.num_tiles(); t++) {
+            float* rows = out.row(acts.tile_begin(t)) + first;
+            multiply(context, head, acts, t, begin, end, decoded, thread, rows, out.stride);
+            if (softcap == 0.0f) continue;
+            for (int m = 0; m < acts.tile_tokens(t); m++) {  // still in the cache
+                context.kernels.softcap(rows + m * out.stride, softcap, num_cols);
+            }
+        }
     });
 }
 

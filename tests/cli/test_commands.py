@@ -143,8 +143,10 @@ def test_bench_measures_what_it_is_asked(
     words = ["bench", str(model_path), "--backend", "reference", "--json", "-r", "1"]
     words += ["-p", "8", "-n", "2", "-b", "1,2", "--score", "8", "--verify", "3"]
     assert main(words) == 0
-    names = [row["test"] for row in last_json(capsys.readouterr().out)["results"]]
+    found = last_json(capsys.readouterr().out)
+    names = [row["test"] for row in found["results"]]
     assert names == ["prefill 8", "score 8", "decode x1 at 1", "decode x2 at 1", "verify 3"]
+    assert {"layers", "token table"} <= set(found["held_bytes"])
 
 
 def test_bench_says_where_the_time_goes(

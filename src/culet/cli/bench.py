@@ -17,6 +17,7 @@ from culet.engine.measure import Measurement
 from culet.errors import UsageError
 from culet.formats.opening import open_checkpoint
 from culet.llm.loading import load_model
+from culet.llm.memory import held_bytes_by_role
 from culet.llm.placement import decide_holding, tell_system
 from culet.models.registry import read_config
 from culet.ops.interface import Ops, Profiled
@@ -99,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
                 "threads": args.threads,
                 "load_seconds": load_seconds,
                 "peak_rss_bytes": peak,
+                "held_bytes": held_bytes_by_role(loaded.held_bytes()),
                 "results": rows,
             }
         )
