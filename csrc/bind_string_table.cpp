@@ -27,8 +27,9 @@ StringTable copy_of(const nb::list& strings) {
         if (!PyBytes_CheckExact(item.ptr())) {
             throw nb::type_error("StringTable.from_list takes a list of bytes objects");
         }
-        views.emplace_back(PyBytes_AS_STRING(item.ptr()),
-                           static_cast<std::size_t>(PyBytes_GET_SIZE(item.ptr())));
+        // Not the macros: they aren't of the stable ABI, for which wheels of Python 3.12 are built.
+        views.emplace_back(PyBytes_AsString(item.ptr()),
+                           static_cast<std::size_t>(PyBytes_Size(item.ptr())));
     }
     return StringTable::copy_of(views);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -49,6 +50,17 @@ def test_stub_names_what_the_native_module_has() -> None:
     }
     present = {n for n in dir(_native) if not n.startswith("__")}
     assert declared == present
+
+
+def test_native_sources_keep_to_the_stable_abi() -> None:
+    """Wheels of Python 3.12 and later are built for it; a build for 3.11 takes more.
+
+    CPython's macros that check nothing (PyBytes_AS_STRING, PyList_GET_ITEM) are all outside it.
+    """
+    unchecked = re.compile(r"\bPy[A-Z]\w*_[A-Z][A-Z_]+\b")
+    for path in sorted((ROOT / "csrc").rglob("*")):
+        if path.suffix in {".cpp", ".h", ".inc"}:
+            assert unchecked.findall(path.read_text()) == [], path
 
 
 def test_sources_speak_of_no_machine() -> None:
