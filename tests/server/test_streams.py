@@ -54,19 +54,25 @@ def test_streaming_is_real() -> None:
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
-    state = state_for(lambda p, c: "word " * 100, 0.01, Limits(requests=2))
-    with serving(state) as url:
+    may_speak = threading.Event()
+
+    def script(prompt: str, choice: int) -> str:
+        may_speak.wait(120)
+        return "word"
+
+    state = state_for(script, limits=Limits(requests=2))
+    with serving(state) as url, httpx.Client(base_url=url, timeout=120) as http:
         running = [
             threading.Thread(
-                target=httpx.post,
-                args=(f"{url}/v1/chat/completions",),
-                kwargs={"json": {"messages": USER, "max_tokens": 50}, "timeout": 30},
+                target=http.post,
+                args=("/v1/chat/completions",),
+                kwargs={"json": {"messages": USER}},
             )
             for _ in range(2)
         ]
         for thread in running:
             thread.start()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while state.num_open < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         for path, body in (
@@ -74,11 +80,12 @@ def test_a_full_queue_says_when_to_come_back() -> None:
             ("/v1/messages", {"messages": USER, "max_tokens": 3}),
             ("/api/chat", {"messages": USER}),
         ):
-            answer = httpx.post(f"{url}{path}", json=body)
+            answer = http.post(path, json=body)
             assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
+        may_speak.set()
         for thread in running:
             thread.join()
-        assert httpx.post(f"{url}/api/chat", json={"messages": USER}).status_code == 200
+        assert http.post("/api/chat", json={"messages": USER}).status_code == 200
 
 
 def test_a_fault_of_the_engine_ends_its_request_only() -> None:

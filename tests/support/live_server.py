@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,9 +39,16 @@ def scripted_model(script: Script, step_seconds: float = 0.0, **options: Any) ->
 
 
 @contextmanager
-def serving(state: ServerState) -> Iterator[str]:
-    """The address of a running server; it is ended with the block."""
+def serving(state: ServerState, send_buffer: int | None = None) -> Iterator[str]:
+    """The address of a running server; it is ended with the block.
+
+    Args:
+        send_buffer: bytes the system keeps of what a client has yet to take; None for its own
+            choice, some megabytes on loopback.
+    """
     listener = bind("127.0.0.1", 0)
+    if send_buffer is not None:  # connections inherit it
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     ready = threading.Event()
     server = make_server(build_app(state), state.limits, ready.set)
     thread = threading.Thread(
