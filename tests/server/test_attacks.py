@@ -106,6 +106,13 @@ def test_halves_of_characters_become_one_that_says_so(
     assert pair.status_code == 200 and "😀" in state.model.engine.prompts[-1]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("path, name", [("/v1/completions", "prompt"), ("/v1/embeddings", "input")])
+@pytest.mark.parametrize("value", ["", [], [[]], [[5], []]])
+def test_a_prompt_without_tokens(http: httpx.Client, path: str, name: str, value: Any) -> None:
+    answer = http.post(path, json={name: value})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == name
+
+
 @pytest.mark.parametrize("name", ["temperature", "top_p", "seed", "n", "max_tokens", "top_k"])
 @pytest.mark.parametrize("value", [b"9" * 4000, b"-" + b"9" * 4000, b"1e308", b"-1e308", b"0.1"])
 def test_numbers_out_of_any_range(http: httpx.Client, name: str, value: bytes) -> None:

@@ -19,6 +19,7 @@ from culet.engine.metrics import EngineMetrics
 from culet.engine.request import EnginePrompt, FinishReason, SamplingParams, Usage
 from culet.engine.sampler import Sampled, TokenMask
 from culet.engine.scheduler import Want
+from culet.errors import RequestError
 
 Script = Callable[[str, int], str]
 """(text of the prompt, index of the choice) -> what the model writes, control tokens spelled."""
@@ -64,6 +65,8 @@ class ScriptedEngine:
         sink: PromptSink | None = None,
     ) -> RequestHandle:
         ids = list(prompt.token_ids)
+        if not ids:
+            raise RequestError("token_ids", "is empty; at least 1 token is needed")
         handle = RequestHandle(params.n, len(ids), self._note_end)
         self.last_ids = ids
         self.prompts.append(self.tokenizer.decode(ids, skip_special=False))

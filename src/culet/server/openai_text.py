@@ -43,13 +43,16 @@ class CompletionRequest(SamplingFields):
     logprobs: int | None = Field(None, ge=0, le=20)
 
 
-def prompts_of(value: Prompt) -> list[str | list[int]]:
-    """One text or id list per prompt."""
+def prompts_of(value: Prompt, field: str) -> list[str | list[int]]:
+    """One text or id list per prompt, none empty of ids; `ApiError` names `field`."""
     if isinstance(value, str):
         return [value]
     if all(isinstance(item, int) for item in value):
         return [[i for i in value if isinstance(i, int)]]
-    return [item for item in value if not isinstance(item, int)]
+    prompts = [item for item in value if not isinstance(item, int)]
+    if [] in prompts:
+        raise refused(f"{field}: a list of ids is empty; at least 1 token is needed", param=field)
+    return prompts
 
 
 async def completions(state: ServerState, request: Request, body: CompletionRequest) -> Response:
@@ -59,7 +62,7 @@ async def completions(state: ServerState, request: Request, body: CompletionRequ
         raise refused("suffix: this model cannot fill in the middle of a text", param="suffix")
     if body.best_of is not None and body.best_of != body.n:
         raise refused("best_of: it must equal n; answers are not ranked", param="best_of")
-    prompts = prompts_of(body.prompt)
+    prompts = prompts_of(body.prompt, "prompt")
     if len(prompts) * body.n > state.limits.choices:
         raise refused(
             f"prompt: {len(prompts)} prompts times n = {body.n} is more than the "
@@ -237,7 +240,7 @@ async def embeddings(state: ServerState, request: Request, body: EmbeddingReques
     size = state.model.details.hidden_size
     if body.dimensions is not None and body.dimensions != size:
         raise refused(f"dimensions: {body.dimensions} is not {size}, the only one", "dimensions")
-    vectors, num_tokens = await embed(state, request, prompts_of(body.input), "input")
+    vectors, num_tokens = await embed(state, request, prompts_of(body.input, "input"), "input")
     data = [
         {"object": "embedding", "index": index, "embedding": _encoded(v, body.encoding_format)}
         for index, v in enumerate(vectors)
