@@ -24,6 +24,7 @@ from typing import Any
 from files import answer, measure_starts, peer_answer, run
 from http_load import free_port, serving, throughput
 from vs_llama_cpp import (
+    Test,
     batched_test,
     commit,
     compare,
@@ -121,7 +122,7 @@ def memory(setting: Setting) -> dict[str, Any]:
 def measurements() -> dict[str, Callable[[Setting], dict[str, Any]]]:
     """All measurements by name, in the order of the tables."""
 
-    def speed(test: Any) -> Callable[[Setting], dict[str, Any]]:
+    def speed(test: Test) -> Callable[[Setting], dict[str, Any]]:
         return lambda s: (
             compare(test, s.bin_dir, s.model, s.threads, s.rounds) | {"unit": "tokens/s"}
         )
@@ -185,7 +186,9 @@ def _figure(value: float) -> str:
 def table(_: argparse.Namespace) -> None:
     results = read_results()
     last = max((row for rows in results.values() for row in rows.values()), key=lambda r: r["date"])
-    where = f"{last['threads']} threads of an {last['machine']}, {last['date']}"
+    counts = [len(row["rounds"]) for rows in results.values() for row in rows.values()]
+    rounds = f"{min(counts)} round{'s' if min(counts) > 1 else ''} each at least"
+    where = f"{last['threads']} threads of an {last['machine']}, {last['date']}, {rounds}"
     DOCUMENT.write_text(_document(results, where), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     head, rest = text.split(BEGIN)
