@@ -112,7 +112,7 @@ def least_bytes() -> int:
         ),
     ],
 )
-def test_a_request_in_a_crowd_is_the_request_alone(
+def test_fault_155_156_a_request_in_a_crowd_is_the_request_alone(
     alone: list[list[int]], changes: dict[str, object]
 ) -> None:
     with new_engine(**changes) as engine:
@@ -139,7 +139,7 @@ def test_quantised_kv_is_as_invariant(alone: list[list[int]]) -> None:
             assert handle.result()[0].token_ids == expected[index], f"request {index}"
 
 
-def test_cancelling_a_third_leaves_the_others_untouched(alone: list[list[int]]) -> None:
+def test_fault_154_cancelling_a_third_leaves_the_others_untouched(alone: list[list[int]]) -> None:
     rng = random.Random(3)
     with new_engine(prefill_tokens=64, kv_bytes=least_bytes()) as engine:
         handles = {i: asked.submit(engine) for i, asked in in_order_of_arrival(seed=2)}

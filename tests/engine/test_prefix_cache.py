@@ -130,7 +130,7 @@ def test_only_a_whole_window_is_a_hit(num_common: int, expected: int) -> None:
     assert other.num_cached == expected
 
 
-def test_media_keys_part_prompts_of_equal_token_ids() -> None:
+def test_fault_158_media_keys_part_prompts_of_equal_token_ids() -> None:
     server = Server()
     ids = tokens(300, 7)
 
