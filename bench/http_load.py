@@ -27,15 +27,20 @@ def serving(command: Sequence[str | Path], port: int) -> Iterator[None]:
         [str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        deadline = time.monotonic() + _START_SECONDS
-        while not _healthy(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"{command[0]} did not start")
-            time.sleep(0.2)
+        wait_until_healthy(port, process)
         yield
     finally:
         process.terminate()
         process.wait()
+
+
+def wait_until_healthy(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Return when `process` answers on `port`; `SystemExit` if it ends first or takes too long."""
+    deadline = time.monotonic() + _START_SECONDS
+    while not _healthy(port):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit(f"{process.args!r} did not start")
+        time.sleep(0.2)
 
 
 def free_port() -> int:

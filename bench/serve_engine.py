@@ -42,8 +42,8 @@ def decode(llm: culet.LLM, batch: int, args: argparse.Namespace, seed: int) -> d
         next(handle)
     metrics = llm.engine.metrics
     steps, seconds, model = (
-        m.value for m in (metrics.steps, metrics.step_seconds, metrics.model_seconds)
-    )
+        metrics.steps.value, metrics.step_seconds.sum, metrics.model_seconds.value
+    )  # fmt: skip
     tokens, begin = metrics.generated_tokens.value, time.perf_counter()
     while not handles[0].is_done:
         time.sleep(0.002)
@@ -51,7 +51,7 @@ def decode(llm: culet.LLM, batch: int, args: argparse.Namespace, seed: int) -> d
     tokens = metrics.generated_tokens.value - tokens
     steps = metrics.steps.value - steps
     model = metrics.model_seconds.value - model
-    seconds = metrics.step_seconds.value - seconds
+    seconds = metrics.step_seconds.sum - seconds
     for handle in handles:
         handle.result()
     return {

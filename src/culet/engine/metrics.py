@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-# Upper edges in seconds: from a fast decode step to a long prompt on a slow machine.
-_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+# Upper edges in seconds: from a toy's decode step to a long prompt on a slow machine.
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
@@ -92,7 +92,6 @@ class EngineMetrics:
     full_rows: Counter = _count("rows that went through all layers")
     preemptions: Counter = _count("sequences sent back to the queue for lack of pages")
     steps: Counter = _count("steps run")
-    step_seconds: Counter = _count("time in steps")
     model_seconds: Counter = _count("time in steps that the model computed")
     running: Gauge = _gauge("sequences running")
     waiting: Gauge = _gauge("sequences waiting")
@@ -103,6 +102,7 @@ class EngineMetrics:
     first_token_seconds: Histogram = _seconds("time from submission to the first token")
     inter_token_seconds: Histogram = _seconds("time between two tokens of a choice")
     request_seconds: Histogram = _seconds("time from submission to the end")
+    step_seconds: Histogram = _seconds("time of a step")
     step_rows: Histogram = field(default_factory=lambda: Histogram("rows of a step", _ROWS))
 
     def items(self) -> dict[str, Counter | Gauge | Histogram]:
