@@ -5,6 +5,9 @@
 // the *.inc files, may call an inline function of the standard library that is not always inlined:
 // the linker would keep one copy of it, possibly compiled for an ISA that the CPU lacks.
 //
+// Where there is no dot product of four bytes, CULET_SIMD_PAIRS is defined: dp_pairs gives sums of two
+// products in 16 bits, which add_i16 may sum as long as they fit and add_pairs adds to 32-bit lanes.
+//
 // Operations mean the same at every level: IEEE single, round to nearest even, no flush to zero.
 
 // For functions that only prefetch: GCC takes them for functions without an effect, and drops calls
@@ -106,10 +109,13 @@ inline I dp4(I acc, I codes, const uint8_t* p) {
 #define CULET_SIMD_DP4
 #else
 constexpr bool kWideIsSigned = true;
-inline I dp(I acc, I codes, I acts) {
-    const I pairs = _mm512_maddubs_epi16(codes, acts);
+inline I dp_pairs(I codes, I acts) { return _mm512_maddubs_epi16(codes, acts); }
+inline I add_i16(I a, I b) { return _mm512_add_epi16(a, b); }
+inline I add_pairs(I acc, I pairs) {
     return _mm512_add_epi32(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 }
+inline I dp(I acc, I codes, I acts) { return add_pairs(acc, dp_pairs(codes, acts)); }
+#define CULET_SIMD_PAIRS
 inline I dp_wide(I acc, I codes, I acts) {
     // |w - 128| <= 128 and |a| <= 127: two products stay below 2^15.
     const I w = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
@@ -138,6 +144,11 @@ constexpr bool kBf16Dots = false;
 constexpr int kLanes = 8;
 using F = __m256;
 using I = __m256i;
+
+// Pinned values are computed in the order of their pins. GCC 12 gathers all products of a block
+// before it sums any, which 16 registers can't hold.
+inline void pin(I& a) { __asm__ volatile("" : "+x"(a)); }
+#define CULET_SIMD_PIN
 
 inline F load(const float* p) { return _mm256_loadu_ps(p); }
 inline void store(float* p, F a) { _mm256_storeu_ps(p, a); }
@@ -227,10 +238,13 @@ inline I dp(I acc, I codes, I acts) { return _mm256_dpbusd_avx_epi32(acc, codes,
 inline I dp_wide(I acc, I codes, I acts) { return dp(acc, codes, acts); }
 #else
 constexpr bool kWideIsSigned = true;
-inline I dp(I acc, I codes, I acts) {
-    const I pairs = _mm256_maddubs_epi16(codes, acts);
+inline I dp_pairs(I codes, I acts) { return _mm256_maddubs_epi16(codes, acts); }
+inline I add_i16(I a, I b) { return _mm256_add_epi16(a, b); }
+inline I add_pairs(I acc, I pairs) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
+inline I dp(I acc, I codes, I acts) { return add_pairs(acc, dp_pairs(codes, acts)); }
+#define CULET_SIMD_PAIRS
 inline I dp_wide(I acc, I codes, I acts) {
     // |w - 128| <= 128 and |a| <= 127: two products stay below 2^15.
     const I w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
@@ -478,6 +492,9 @@ inline I broadcast4(const void* p) {
     return set1i(bytes);
 }
 inline F broadcast(const float* p) { return set1(*p); }
+#if !defined(CULET_SIMD_PIN)
+inline void pin(I&) {}
+#endif
 #if !defined(CULET_SIMD_DP4)
 inline I dp4(I acc, I codes, const uint8_t* p) { return dp(acc, codes, broadcast4(p)); }
 #endif

@@ -33,8 +33,10 @@ _F16_OFFSETS = {
 }
 
 
-def random_weight(name: str, num_rows: int, num_cols: int, seed: int = 0) -> QTensor:
-    """Random codes and sub-scales; block scales between 1/128 and 1/64."""
+def random_weight(
+    name: str, num_rows: int, num_cols: int, seed: int = 0, lowest_byte: int = 0
+) -> QTensor:
+    """Random codes and sub-scales from `lowest_byte` on; block scales between 1/128 and 1/64."""
     qtype = BY_NAME[name]
     rng = np.random.default_rng([seed, qtype.ggml_id, num_rows, num_cols])
     shape = (num_rows, num_cols)
@@ -47,7 +49,7 @@ def random_weight(name: str, num_rows: int, num_cols: int, seed: int = 0) -> QTe
         else:
             stored = values.astype(np.float64 if name == "F64" else np.float32).view(np.uint8)
         return QTensor(f"random_{name}", qtype, shape, stored)
-    data = rng.integers(0, 256, (num_rows, qtype.row_bytes(num_cols)), dtype=np.uint8)
+    data = rng.integers(lowest_byte, 256, (num_rows, qtype.row_bytes(num_cols)), dtype=np.uint8)
     blocks = data.reshape(-1, qtype.block_bytes)
     for offset in _F16_OFFSETS.get(name, [0]):
         scales = rng.uniform(1 / 128, 1 / 64, len(blocks)).astype(np.float16)

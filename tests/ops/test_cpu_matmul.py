@@ -45,21 +45,37 @@ def test_fast_product(name: str, level: str) -> None:
     values = decoded(ops, weight, source.shape)
     x = activations(5, cols)
     if name in CODED_TYPES:
-        # Per group of 32: exact integer sums, five roundings and those of the scale, then as many
-        # additions as there are groups.
-        encoded, roundings = int8_activations(x), cols // 32 + 8
-    elif name == "BF16" and level == "avx512bf16":
-        encoded, roundings = bf16_rounded(x).astype(np.float64), cols + 2
+        expected, bound = coded_product(x, values)
     else:
-        encoded, roundings = x.astype(np.float64), cols + 2
-    expected = encoded @ values.astype(np.float64).T
-    if name in CODED_TYPES:
-        # Offsets and mins are subtracted as sums of their own, so the terms that round are as
-        # large as the largest value of a group, not as the value itself.
-        terms = np.abs(encoded) @ np.full_like(values, np.abs(values).max()).T.astype(np.float64)
-        bound = 4 * terms * roundings * 2.0**-24
-    else:
-        bound = summation_bound(encoded, values, roundings)
+        is_rounded = name == "BF16" and level == "avx512bf16"
+        encoded = (bf16_rounded(x) if is_rounded else x).astype(np.float64)
+        expected = encoded @ values.astype(np.float64).T
+        bound = summation_bound(encoded, values, cols + 2)
+    error = np.abs(multiply(ops, x, weight, NUM_ROWS) - expected)
+    assert (error <= bound).all(), (error / bound).max()
+
+
+def coded_product(x: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The product with int8 activations, and a bound of what float32 may differ from it."""
+    # Per group of 32: exact integer sums, five roundings and those of the scale, then as many
+    # additions as there are groups.
+    encoded, roundings = int8_activations(x), x.shape[1] // 32 + 8
+    # Offsets and mins are subtracted as sums of their own, so the terms that round are as
+    # large as the largest value of a group, not as the value itself.
+    terms = np.abs(encoded) @ np.full_like(values, np.abs(values).max()).T.astype(np.float64)
+    return encoded @ values.astype(np.float64).T, 4 * terms * roundings * 2.0**-24
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CODED_TYPES)
+def test_largest_codes_and_activations_do_not_overflow(name: str, level: str, sign: int) -> None:
+    ops = cpu_ops(level)
+    cols = num_cols(name)
+    source = random_weight(name, NUM_ROWS, cols, lowest_byte=255)
+    weight = ops.weight(source)
+    x = np.full((5, cols), sign, np.float32)
+    expected, bound = coded_product(x, decoded(ops, weight, source.shape))
     error = np.abs(multiply(ops, x, weight, NUM_ROWS) - expected)
     assert (error <= bound).all(), (error / bound).max()
 
