@@ -62,6 +62,42 @@ def test_limits_of_control_groups_count(tmp_path: Path, monkeypatch: pytest.Monk
     assert system.available_bytes() == 7000 * 1024
 
 
+def test_limits_of_control_groups_of_version_1_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = tmp_path / "cg" / "memory" / "outer" / "inner"
+    group.mkdir(parents=True)
+    (tmp_path / "meminfo").write_text("MemAvailable:    7000 kB\n")
+    (tmp_path / "cgroup").write_text("9:name=systemd:/x\n4:memory:/outer/inner\n1:cpu:/\n0::/\n")
+    (group / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    (group / "memory.usage_in_bytes").write_text("2500000\n")
+    (group.parent / "memory.limit_in_bytes").write_text("3000000\n")
+    (group.parent / "memory.usage_in_bytes").write_text("2500000\n")
+    (group.parent / "memory.stat").write_text(
+        "active_file 7\ntotal_active_file 100\ntotal_inactive_file 200\n"
+    )
+    monkeypatch.setattr(system, "_PROC_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(system, "_PROC_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(system, "_CGROUP_ROOT", tmp_path / "cg")
+    assert system.available_bytes() == 500_300
+    # In a container the path is the host's, and the group itself is mounted as the root.
+    (tmp_path / "cgroup").write_text("4:memory:/docker/0123\n")
+    (tmp_path / "cg" / "memory" / "memory.limit_in_bytes").write_text("2600000\n")
+    (tmp_path / "cg" / "memory" / "memory.usage_in_bytes").write_text("2500000\n")
+    assert system.available_bytes() == 100_000
+
+
+@needs_proc
+@pytest.mark.parametrize("option", ["-v", "-d"])
+def test_limits_of_the_shell_count(option: str) -> None:
+    code = "from culet import system; print(system.available_bytes())"
+    script = f'ulimit {option} 3000000 && exec "$0" -c "{code}"'
+    child = subprocess.run(
+        ["bash", "-c", script, sys.executable], capture_output=True, check=True, text=True
+    )
+    assert 0 < int(child.stdout) < 3_000_000 << 10
+
+
 def test_without_proc_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_PROC_STATUS", "_PROC_MEMINFO", "_PROC_CGROUP", "_CGROUP_ROOT"):
         monkeypatch.setattr(system, name, tmp_path / "none")

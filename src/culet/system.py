@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,13 @@ _PROC_STATUS = Path("/proc/self/status")
 _PROC_MEMINFO = Path("/proc/meminfo")
 _PROC_CGROUP = Path("/proc/self/cgroup")
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+# Files with the limit and with what is used, and fields of memory.stat for cached file pages.
+_CGROUP_V2 = ("memory.max", "memory.current", frozenset({"inactive_file", "active_file"}))
+_CGROUP_V1 = (
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    frozenset({"total_inactive_file", "total_active_file"}),
+)
 
 
 def advise_dont_need(mapping: mmap.mmap, start: int, end: int) -> None:
@@ -89,39 +97,55 @@ def peak_resident_bytes() -> int | None:
 def available_bytes() -> int | None:
     """Memory that can still be used without swapping; None if unknown.
 
-    Within a control group (container) with a limit, what is left of the limit if that is less.
-    Without an estimate by the kernel, the size of the RAM.
+    Within a control group (container) or under `ulimit -v` or `-d`, what is left of the limit if
+    that is less. Without an estimate by the kernel, the size of the RAM.
     """
     available = _proc_kib(_PROC_MEMINFO, "MemAvailable")
     if available is None:
         if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
             return None
         return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
-    return min([available, *_cgroup_headrooms()])
+    return min([available, *_cgroup_headrooms(), *_rlimit_headrooms()])
 
 
 def _cgroup_headrooms() -> list[int]:
-    """Bytes left of each limit of this process's control group (version 2) and its parents."""
-    membership = _read_text(_PROC_CGROUP)
-    own = next((x[3:] for x in membership.splitlines() if x.startswith("0::")), None)
-    if own is None:
-        return []
-    group = Path(os.path.normpath(f"{_CGROUP_ROOT}/{own}"))
-    headrooms = []
-    for folder in [group, *group.parents]:
-        if not folder.is_relative_to(_CGROUP_ROOT):
-            break
-        limit = _read_text(folder / "memory.max").strip()
-        used = _read_text(folder / "memory.current").strip()
-        if limit.isdigit() and used.isdigit():
-            # Cached file pages count as used, but the kernel takes them back before it fails.
-            headrooms.append(max(0, int(limit) - int(used) + _reclaimable(folder)))
+    """Bytes left of each limit of this process's control groups and their parents."""
+    headrooms: list[int] = []
+    for line in _read_text(_PROC_CGROUP).splitlines():
+        _, _, named = line.partition(":")
+        controllers, _, own = named.partition(":")
+        if not controllers:
+            headrooms += _headrooms(_CGROUP_ROOT, own, _CGROUP_V2)
+        elif "memory" in controllers.split(","):
+            headrooms += _headrooms(_CGROUP_ROOT / "memory", own, _CGROUP_V1)
     return headrooms
 
 
-def _reclaimable(folder: Path) -> int:
-    fields = (line.split() for line in _read_text(folder / "memory.stat").splitlines())
-    return sum(int(f[1]) for f in fields if f[0] in ("inactive_file", "active_file"))
+def _headrooms(root: Path, own: str, files: tuple[str, str, frozenset[str]]) -> Iterator[int]:
+    """Bytes left of the limits from group `own` up to `root`; a group that isn't there has none."""
+    limit_file, used_file, reclaimable = files
+    group = Path(os.path.normpath(f"{root}/{own}"))
+    for folder in [group, *group.parents]:
+        if not folder.is_relative_to(root):
+            break
+        limit = _read_text(folder / limit_file).strip()
+        used = _read_text(folder / used_file).strip()
+        if limit.isdigit() and used.isdigit():
+            # Cached file pages count as used, but the kernel takes them back before it fails.
+            fields = (line.split() for line in _read_text(folder / "memory.stat").splitlines())
+            cached = sum(int(f[1]) for f in fields if f[0] in reclaimable)
+            yield max(0, int(limit) - int(used) + cached)
+
+
+def _rlimit_headrooms() -> Iterator[int]:
+    """Bytes left of the limits on this process alone."""
+    if sys.platform == "win32":
+        return
+    for kind, key in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        limit = resource.getrlimit(kind)[0]
+        used = _proc_kib(_PROC_STATUS, key)
+        if limit != resource.RLIM_INFINITY and used is not None:
+            yield max(0, limit - used)
 
 
 def _proc_kib(path: Path, key: str) -> int | None:

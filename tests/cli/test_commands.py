@@ -213,4 +213,4 @@ def test_serve_says_how_much_kv_is_needed_where_it_may_take_too_little(
     words = ["serve", str(model_path), "--port", "0", "--ctx", "256", "--kv-memory", "1KB"]
     assert main(words) == 1
     said = capsys.readouterr().err
-    assert "in the 1000 bytes that it may take; it would fit with --kv-memory" in said
+    assert "takes 24576 bytes and may take 1000; it would fit with --kv-memory" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 import culet
 from culet import system
 from culet.cli.main import main
+from culet.engine.config import EngineConfig
 from culet.formats.opening import open_checkpoint
 from culet.formats.packed import LoadMode
 from culet.llm.loading import load_model
+from culet.llm.memory import reserved_bytes
 from culet.llm.packing import pack_model
 from culet.models.registry import read_config
 from culet.ops.select import load_ops
@@ -145,19 +148,24 @@ def test_what_cannot_fit_is_refused_with_what_would(
             culet.load(path, **options)
         return str(error.value)
 
-    reserve = 512 * MIB
+    config = read_config(open_checkpoint(large["gguf"]))
+    reserve = reserved_bytes(config, EngineConfig(64))
     # Less than the weights: only mapping them helps.
     assert "a packed file (`culet pack`)" in refusal(large["gguf"], reserve + 15 * MIB)
     # The table in memory is what is too much.
     message = refusal(large["packed"], reserve + 8 * MIB, load_mode="none", context_length=64)
     assert "--load-mode mmap --embed-weights disk" in message
-    assert "does not fit: the weights take" in message
+    assert f"does not fit: of the {(reserve + 8 * MIB) // MIB} MiB available" in message
     # Nothing helps.
     assert "no option makes it fit" in refusal(large["packed"], 10 * MIB)
     # The context alone is too long.
+    reserve = reserved_bytes(config, EngineConfig(131072))
     message = refusal(large["packed"], reserve + 4 * MIB, context_length=131072)
     assert "the KV cache of 131072 tokens does not fit in memory" in message
     assert "tokens would" in message
+    # What was asked for is too much, though less would do.
+    message = refusal(large["packed"], reserve + 40 * MIB, kv_bytes=1 << 40)
+    assert "would take" in message and re.search(r"fit with --kv-memory [123]\dMiB", message)
 
 
 def test_check_names_the_context_that_fits(

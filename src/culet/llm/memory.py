@@ -12,8 +12,13 @@ from culet.errors import CapacityError
 from culet.llm.describe import role_of
 from culet.models.config import ModelConfig
 
-# What the interpreter, buffers of a step and the operating system's caches are left.
-RESERVED_BYTES = 512 << 20
+_FLOAT_BYTES = 4
+_MIB = 1 << 20
+# What is left to the rest: the interpreter with its modules and threads; of a vocabulary's size the
+# tables of tokenizer and grammars; buffers of a step.
+_MOST_RESERVED_BYTES = 512 * _MIB
+_PROCESS_BYTES = 128 * _MIB
+_BYTES_PER_ID = 1024
 # The share of free memory that K and V of many sequences may take.
 _KV_SHARE = 0.25
 
@@ -66,6 +71,29 @@ def held_bytes_by_role(held: Mapping[str, int]) -> dict[str, int]:
     return dict(totals)
 
 
+def workspace_bytes(config: ModelConfig, engine: EngineConfig) -> int:
+    """Buffers of the largest step: rows of activations, per-layer inputs, logits.
+
+    Counted from what models and ops ask for (models/gemma4.py, csrc/ops_linear.cpp): of each row
+    the residual twice, Q and its attention output, K and V, the gated width and its two products,
+    the per-layer inputs of all layers, and int8 copies of the widest input.
+    """
+    rows = min(engine.prefill_tokens, engine.context_length)
+    q = max(spec.num_heads * spec.head_dim for spec in config.layers)
+    kv = max(spec.num_kv_heads * spec.head_dim for spec in config.layers)
+    ffn = max(spec.ffn_dim for spec in config.layers)
+    per_row = 2 * config.hidden_size + 2 * q + 2 * kv + ffn + len(config.layers) * config.ple_dim
+    encoded = max(ffn, q, config.hidden_size)
+    logits = engine.max_seqs * config.vocab_size * _FLOAT_BYTES
+    return rows * (per_row * _FLOAT_BYTES + 2 * encoded) + logits
+
+
+def reserved_bytes(config: ModelConfig, engine: EngineConfig) -> int:
+    """What neither weights nor K and V may take."""
+    tables = config.vocab_size * _BYTES_PER_ID
+    return min(_MOST_RESERVED_BYTES, _PROCESS_BYTES + tables + workspace_bytes(config, engine))
+
+
 def fitting_config(
     config: ModelConfig, engine: EngineConfig, available_bytes: int | None
 ) -> EngineConfig:
@@ -80,7 +108,7 @@ def fitting_config(
     if available_bytes is None and engine.kv_bytes is None:
         alone = plan_kv(config, replace(engine, max_seqs=1, kv_bytes=None))
         return replace(engine, kv_bytes=alone.num_bytes)
-    left = (available_bytes or 0) - RESERVED_BYTES
+    left = (available_bytes or 0) - reserved_bytes(config, engine)
     budget = left if engine.kv_bytes is None else engine.kv_bytes
 
     def with_pages(num_pages: int) -> EngineConfig:
@@ -101,9 +129,10 @@ def fitting_config(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     if low == 0:
+        shortest = with_pages(1)
         raise CapacityError(
-            f"the KV cache of {engine.page_tokens} tokens does not fit in the {max(0, budget)} "
-            "bytes that it may take"
+            f"the KV cache of {engine.page_tokens} tokens takes {least_kv_bytes(config, shortest)} "
+            f"bytes and may take {max(0, budget)}"
         )
     found = with_pages(low)
     if engine.kv_bytes is not None or available_bytes is None:

@@ -18,7 +18,7 @@ from culet.formats.binding import Binding, check_source
 from culet.formats.checkpoint import Checkpoint
 from culet.formats.packed import PackedCheckpoint
 from culet.llm.describe import role_of
-from culet.llm.memory import RESERVED_BYTES, fitting_config
+from culet.llm.memory import fitting_config, reserved_bytes, workspace_bytes
 from culet.llm.placement import Holding
 from culet.models.config import ModelConfig
 from culet.quant.tiles import stored_layout, tiles_bytes
@@ -104,23 +104,6 @@ def weight_groups(
     return tuple(_merged(_weights(checkpoint, binding, holding, has_planes)))
 
 
-def workspace_bytes(config: ModelConfig, engine: EngineConfig) -> int:
-    """Buffers of the largest step: rows of activations, per-layer inputs, logits.
-
-    Counted from what models and ops ask for (models/gemma4.py, csrc/ops_linear.cpp): of each row
-    the residual twice, Q and its attention output, K and V, the gated width and its two products,
-    the per-layer inputs of all layers, and int8 copies of the widest input.
-    """
-    rows = min(engine.prefill_tokens, engine.context_length)
-    q = max(spec.num_heads * spec.head_dim for spec in config.layers)
-    kv = max(spec.num_kv_heads * spec.head_dim for spec in config.layers)
-    ffn = max(spec.ffn_dim for spec in config.layers)
-    per_row = 2 * config.hidden_size + 2 * q + 2 * kv + ffn + len(config.layers) * config.ple_dim
-    encoded = max(ffn, q, config.hidden_size)
-    logits = engine.max_seqs * config.vocab_size * _FLOAT_BYTES
-    return rows * (per_row * _FLOAT_BYTES + 2 * encoded) + logits
-
-
 def plan_engine(
     checkpoint: Checkpoint,
     config: ModelConfig,
@@ -143,15 +126,23 @@ def plan_engine(
     if available is None:
         return fitting_config(config, engine, None)
     need = sum(group.private_bytes for group in weights)
-    left = available - need  # of which `fitting_config` keeps a reserve for the workspace
-    try:
-        fitted = fitting_config(config, engine, left)
-    except CapacityError as error:
+    reserve = reserved_bytes(config, engine)
+
+    def refusal(what: str) -> CapacityError:
         advice = _advice(checkpoint, config, binding, holding, engine, available)
-        raise CapacityError(
-            f"{checkpoint.path}: does not fit: the weights take {need // _MIB} MiB of the "
-            f"{available // _MIB} MiB available, and {error}; {advice}"
-        ) from error
+        return CapacityError(
+            f"{checkpoint.path}: does not fit: of the {available // _MIB} MiB available the "
+            f"weights take {need // _MIB} MiB and the program itself up to {reserve // _MIB} MiB, "
+            f"and {what}; {advice}"
+        )
+
+    try:
+        fitted = fitting_config(config, engine, available - need)
+    except CapacityError as error:
+        raise refusal(str(error)) from error
+    kv_bytes = plan_kv(config, fitted).num_bytes
+    if need + reserve + kv_bytes > available:  # of those that were asked for
+        raise refusal(f"--kv-memory {engine.kv_bytes} would take {kv_bytes // _MIB} MiB")
     if fitted.context_length < engine.context_length and not may_shorten:
         room = "memory" if engine.kv_bytes is None else f"the {engine.kv_bytes} bytes it may take"
         raise CapacityError(
@@ -202,12 +193,17 @@ def fitting_options(
             return False
         weights = sum(g.private_bytes for g in plan.groups if g.file_bytes)
         need = plan.private_bytes - (weights if mapped_weights else 0)
-        return need + RESERVED_BYTES <= available_bytes
+        return need + reserved_bytes(config, engine) <= available_bytes
 
     needed = least_kv_bytes(config, engine)
     if engine.kv_bytes is not None and engine.kv_bytes < needed:
         if fits(holding, replace(engine, max_seqs=1, kv_bytes=needed)):
             yield f"--kv-memory {needed}"
+    elif engine.kv_bytes is not None:
+        weights = sum(g.private_bytes for g in weight_groups(checkpoint, binding, holding))
+        room = (available_bytes - weights - reserved_bytes(config, engine)) // _MIB * _MIB
+        if needed <= room < engine.kv_bytes:
+            yield f"--kv-memory {room // _MIB}MiB"
     least = replace(engine, context_length=engine.page_tokens, max_seqs=1)
     shorter = _longest_fitting(engine, lambda e: fits(holding, e))
     if shorter:
