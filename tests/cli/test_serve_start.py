@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from culet.cli import serve
+from culet.cli import serving
 from culet.cli.main import main
 from culet.errors import UsageError
 from culet.server.limits import Limits
@@ -32,7 +32,7 @@ def test_a_bad_model_is_told_before_anything_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[int] = []
-    monkeypatch.setattr(serve, "bind", lambda host, port: opened.append(port))
+    monkeypatch.setattr(serving, "bind", lambda host, port: opened.append(port))
     monkeypatch.setattr("culet.load", _must_not_load)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
@@ -70,7 +70,7 @@ def test_a_model_that_fails_to_load_leaves_no_socket(
     def fail(*args: Any, **options: Any) -> Any:
         raise UsageError("no room")
 
-    monkeypatch.setattr(serve, "bind", bind_and_note)
+    monkeypatch.setattr(serving, "bind", bind_and_note)
     monkeypatch.setattr("culet.load", fail)
     assert main(["serve", str(model_path), "--port", "0"]) == 2
     assert [s.fileno() for s in made] == [-1]
@@ -99,8 +99,8 @@ def test_ports_that_are_none(port: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_addresses_in_urls() -> None:
-    assert serve.url_of("127.0.0.1", 80) == "http://127.0.0.1:80"
-    assert serve.url_of("::1", 80) == "http://[::1]:80"
+    assert serving.url_of("127.0.0.1", 80) == "http://127.0.0.1:80"
+    assert serving.url_of("::1", 80) == "http://[::1]:80"
 
 
 def test_an_address_that_is_none() -> None:
@@ -128,9 +128,9 @@ def test_clients_are_refused_until_the_ready_line(
 
         return inner
 
-    for name, module in (("describe", serve), ("bind", serve)):
+    for name, module in (("describe", serving), ("bind", serving)):
         monkeypatch.setattr(module, name, noted(name, getattr(module, name)))
-    monkeypatch.setattr("culet.load", noted("load", serve.culet.load))
+    monkeypatch.setattr("culet.load", noted("load", serving.culet.load))
     status: list[int] = []
 
     def ask_and_end() -> None:

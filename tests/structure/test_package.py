@@ -24,6 +24,10 @@ def test_public_names_are_sorted_and_exist() -> None:
 
 
 HEAVY = {"torch", "transformers", "rich", "llguidance", "huggingface_hub", "pydantic"}
+HELP = """from culet.cli.main import main
+try: main(['serve', '--help'])
+except SystemExit: pass
+"""
 
 
 @pytest.mark.parametrize(
@@ -31,11 +35,12 @@ HEAVY = {"torch", "transformers", "rich", "llguidance", "huggingface_hub", "pyda
     [
         ("import culet", HEAVY | {"numpy", "jinja2"}),
         ("from culet.cli.main import main; main(['--version'])", HEAVY | {"numpy", "jinja2"}),
+        (HELP, HEAVY | {"numpy", "jinja2", "starlette", "uvicorn"}),
         ("import culet; culet.load", HEAVY),
     ],
 )
 def test_import_pulls_in_no_heavy_package(statement: str, absent: set[str]) -> None:
-    probe = f"{statement}; import sys; print(sorted({absent!r} & sys.modules.keys()))"
+    probe = f"{statement}\nimport sys; print(sorted({absent!r} & sys.modules.keys()))"
     out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert out.stdout.splitlines()[-1] == "[]"
 

@@ -1,35 +1,14 @@
-"""`culet serve`: the model behind three API families and a chat page, until it is told to end."""
+"""`culet serve`: its options, keys and limits; `serving` does the work."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import hashlib
-import logging
 import os
-import socket
-from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 
-import culet
-from culet.cli.options import (
-    add_engine_options,
-    add_model_argument,
-    byte_size,
-    load_options,
-    positive_int,
-    resolve_model,
-)
-from culet.cli.output import format_bytes
+from culet.cli.options import add_engine_options, add_model_argument, byte_size, positive_int
 from culet.errors import UsageError
-from culet.llm.describe import Description, describe
-from culet.llm.facade import LLM
-from culet.server.app import build_app
 from culet.server.limits import Access, Limits, require_safe_bind
-from culet.server.model import ModelDetails, ServedModel
-from culet.server.run import bind, make_server
-from culet.server.state import ServerState
 
 _KEY_VARIABLE = "CULET_API_KEY"
 _MIB = 1024 * 1024
@@ -118,51 +97,11 @@ def run(args: argparse.Namespace) -> int:
     access = Access(
         keys, frozenset(h.lower() for h in args.allow_host), frozenset(args.cors_origin)
     )
-    # What costs nothing comes first: a bad file is refused from its headers, then a port that is
-    # taken is found out; only then is there work.
-    path = resolve_model(args.model)
-    description = describe(path)
-    with bind(args.host, args.port) as listener:
-        serve_on(listener, path, description, args, limits, access)
+    # Imported here: --help and a refusal need nothing of the server.
+    from culet.cli.serving import serve
+
+    serve(args, limits, access)
     return 0
-
-
-def serve_on(
-    listener: socket.socket,
-    path: Path,
-    description: Description,
-    args: argparse.Namespace,
-    limits: Limits,
-    access: Access,
-) -> None:
-    """Load the model and serve it on a bound socket until the server is told to end."""
-    with culet.load(
-        path,
-        max_seqs=args.max_seqs,
-        kv_bytes=args.kv_memory,
-        prefix_cache=not args.no_prefix_cache,
-        **load_options(args),
-    ) as llm:
-        model = served_model(llm, description, args)
-        if args.prepare_grammars:
-            model.constraints.prepare()
-        state = ServerState(model, limits, access, args.log_prompts)
-        address = url_of(args.host, listener.getsockname()[1])
-        log = logging.getLogger("culet")
-        log.info("%s", _plan(llm))
-
-        def say_ready() -> None:
-            log.info(
-                "ready: %s at %s (chat page there, API at %s/v1)", model.name, address, address
-            )
-
-        server = make_server(build_app(state), limits, say_ready)
-        asyncio.run(server.serve(sockets=[listener]))
-
-
-def url_of(host: str, port: int) -> str:
-    """The address of the server as a URL; IPv6 addresses stand in brackets there."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def read_keys(args: argparse.Namespace) -> tuple[str, ...]:
@@ -185,56 +124,3 @@ def read_keys(args: argparse.Namespace) -> tuple[str, ...]:
     if any(not key.strip() for key in keys):
         raise UsageError("an API key is empty; leave it out to serve without keys")
     return tuple(dict.fromkeys(keys))
-
-
-def served_model(llm: LLM, description: Description, args: argparse.Namespace) -> ServedModel:
-    """The loaded model with its names and what clients may ask about it."""
-    return ServedModel(
-        name=args.name or description.path.stem,
-        engine=llm.engine,
-        tokenizer=llm.tokenizer,
-        template=llm.renderer,
-        context_length=llm.context_length,
-        num_ids=llm.num_ids,
-        defaults=asdict(llm.defaults),
-        details=model_details(description),
-        aliases=tuple(args.alias),
-        thinks_by_default=args.think,
-        strict_names=args.strict_model,
-        constraints=llm.constraints,
-    )
-
-
-def model_details(description: Description) -> ModelDetails:
-    """Facts from the file's headers. The digest names the file, it does not prove its bytes."""
-    used = [t for t in description.tensors if t.role != "not used"]
-    bytes_of_type: Counter[str] = Counter()
-    for tensor in used:
-        bytes_of_type[tensor.type_name] += tensor.num_bytes
-    status = description.path.stat()
-    identity = f"{description.path.name} {description.file_bytes} {status.st_mtime_ns}"
-    template = description.metadata.get("tokenizer.chat_template")
-    config = description.config
-    return ModelDetails(
-        architecture=config.architecture,
-        num_parameters=sum(_num_values(t.shape) for t in used),
-        quantization=bytes_of_type.most_common(1)[0][0].upper(),
-        file_bytes=description.file_bytes,
-        digest=hashlib.sha256(identity.encode()).hexdigest(),
-        modified_at=int(status.st_mtime),
-        hidden_size=config.hidden_size,
-        num_layers=len(config.layers),
-        template=template if isinstance(template, str) else "",
-    )
-
-
-def _num_values(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-def _plan(llm: LLM) -> str:
-    groups = [f"{g.name} {format_bytes(g.planned_bytes)}" for g in llm.memory().groups]
-    return "memory: " + ", ".join(groups)
