@@ -32,6 +32,7 @@ NAMES = [
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Tiny models as folders with a tokenizer, weights in float32."""
+    pytest.importorskip("torch")
     from support.tiny_models import CONFIGS, Tiny, make_model, save_hf
     from support.toy_vocabularies import GEMMA4_CONTROL, gemma4_oracle, gemma4_tables
 
@@ -95,6 +96,7 @@ def test_unpacking_gives_a_gguf_that_serves(folders: dict[str, Path], tmp_path: 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GGUF file in float32 whose rows take every type."""
+    pytest.importorskip("torch")
     from support.tiny_models import Tiny, make_model, save_gguf
     from support.toy_vocabularies import gemma4_metadata
 

@@ -41,6 +41,7 @@ def test_options_that_do_not_exist() -> None:
 
 
 def test_the_only_table_stays(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     from support.tiny_models import CONFIGS, make_model, save_gguf
 
     tiny = next(t for t in CONFIGS if t.architecture == "gemma3")

@@ -29,6 +29,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A model of some 90 MiB in both forms: large beside what an interpreter wavers by."""
+    pytest.importorskip("torch")
     from support.tiny_models import Tiny, make_model, save_gguf
 
     sizes = {

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-
-torch.set_num_threads(1)  # tiny tensors: threads cost more than they give
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ from culet.formats.gguf_writer import float_tensor, write_gguf
 from culet.quant.tensor import QTensor
 from support.toy_vocabularies import gemma4_metadata
 
+torch.set_num_threads(1)  # tiny tensors: threads cost more than they give
+
 Float32Array = NDArray[np.float32]
 _S, _F = "sliding_attention", "full_attention"
 
