@@ -32,8 +32,30 @@ void linear_norm_add(Context& context, Matrix x, Matrix a, const Planes& weight,
     });
 }
 
+namespace {
+
+// For few rows, which are bound by reading weights: each thread reads long runs of one matrix. Going
+// from gate to up and back with every chunk would lose what is fetched ahead at each turn.
+void gate_up_in_turn(Context& context, Matrix out, const Activations& acts, const Planes& gate,
+                     const Planes& up) {
+    const Matrix products[2] = {scratch_matrix(context.arena, out.rows, out.cols),
+                                scratch_matrix(context.arena, out.rows, out.cols)};
+    const Planes* weights[2] = {&gate, &up};
+    multiply_all(context, weights, products, 2, acts);
+    constexpr int64_t kChunkCols = 1024;
+    const int64_t per_row = (out.cols + kChunkCols - 1) / kChunkCols;
+    context.pool.run(static_cast<int>(out.rows * per_row), [&](int chunk, int) {
+        const int64_t row = chunk / per_row, begin = chunk % per_row * kChunkCols;
+        context.kernels.gelu_mul(products[0].row(row) + begin, products[1].row(row) + begin,
+                                 std::min(kChunkCols, out.cols - begin), out.row(row) + begin);
+    });
+}
+
+}  // namespace
+
 void gate_up_product(Context& context, Matrix out, const Activations& acts, const Planes& gate,
                      const Planes& up) {
+    if (acts.num_tiles() == 1) return gate_up_in_turn(context, out, acts, gate, up);
     const DecodedTiles decoded(context, {&gate, &up});
     const Planes& larger = gate.tile_bytes > up.tile_bytes ? gate : up;
     const int64_t size = chunk_tiles(context, larger, 2);
