@@ -55,6 +55,9 @@ _MEMORY_TOKENS = 64
 README_TESTS = ("prefill 512", "decode", "decode at 8192", "decode x4", "decode x16")
 
 
+Results = dict[str, dict[str, dict[str, Any]]]  # rows by test by model, of one machine
+
+
 @dataclass(frozen=True)
 class Setting:
     """What all measurements of one file share."""
@@ -157,12 +160,23 @@ def measure(args: argparse.Namespace) -> None:
                 file.write(json.dumps(row) + "\n")
 
 
-def read_results() -> dict[str, dict[str, dict[str, Any]]]:
-    """The last row of each model and test: rows by test by model."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+def read_results() -> dict[str, Results]:
+    """The last row of each machine, model and test: rows by test by model by machine."""
+    found: dict[str, Results] = {}
     for row in map(json.loads, RESULTS.read_text().splitlines()):
-        found.setdefault(row["model"], {})[row["test"]] = row
+        found.setdefault(row["machine"], {}).setdefault(row["model"], {})[row["test"]] = row
     return found
+
+
+def where(results: Results) -> str:
+    """Machine, date and number of rounds of one machine's results."""
+    rows = [row for tests in results.values() for row in tests.values()]
+    last = max(rows, key=lambda row: row["date"])
+    rounds = min(len(row["rounds"]) for row in rows)
+    return (
+        f"{last['threads']} threads of an {last['machine']}, {last['date']}, "
+        f"{rounds} round{'s' if rounds > 1 else ''} each at least"
+    )
 
 
 def cell(row: dict[str, Any] | None, key: str = "ours") -> str:
@@ -184,29 +198,27 @@ def _figure(value: float) -> str:
 
 
 def table(_: argparse.Namespace) -> None:
-    results = read_results()
-    last = max((row for rows in results.values() for row in rows.values()), key=lambda r: r["date"])
-    counts = [len(row["rounds"]) for rows in results.values() for row in rows.values()]
-    rounds = f"{min(counts)} round{'s' if min(counts) > 1 else ''} each at least"
-    where = f"{last['threads']} threads of an {last['machine']}, {last['date']}, {rounds}"
-    DOCUMENT.write_text(_document(results, where), encoding="utf-8")
+    machines = read_results()
+    DOCUMENT.write_text(_document(machines), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
-    README.write_text(f"{head}{BEGIN}\n{_short(results, where)}{END}{tail}", encoding="utf-8")
+    README.write_text(f"{head}{BEGIN}\n{_short(machines)}{END}{tail}", encoding="utf-8")
 
 
-def _short(results: dict[str, dict[str, dict[str, Any]]], where: str) -> str:
+def _short(machines: dict[str, Results]) -> str:
     lines = [
-        f"Culet / llama.cpp on the same file, {where}; tokens/s, memory in GiB; in bold, how many",
-        "times better:",
+        "Culet / llama.cpp on the same file; tokens/s, memory in GiB; in bold, how many times better:",
         "",
         "| | " + " | ".join(README_TESTS) + " | memory |",
         "|---|" + "---:|" * (len(README_TESTS) + 1),
     ]
-    for model, rows in results.items():
-        cells = [cell(rows.get(name)) for name in (*README_TESTS, "memory")]
-        lines.append(f"| {Path(model).stem} | " + " | ".join(cells) + " |")
+    for machine_name, results in machines.items():
+        level = machine_name.rsplit(", ", 1)[-1]
+        for model, rows in results.items():
+            cells = [cell(rows.get(name)) for name in (*README_TESTS, "memory")]
+            lines.append(f"| {Path(model).stem}, {level} | " + " | ".join(cells) + " |")
+    lines += ["", *(f"{name}: {where(results)}." for name, results in machines.items())]
     return "\n".join([*lines, ""])
 
 
@@ -214,7 +226,7 @@ _DOCUMENT = """\
 # Benchmarks
 
 Written by `bench/peers.py table` from `bench/results/peers.jsonl`; measured by
-`bench/peers.py measure`, {where}.
+`bench/peers.py measure`.
 
 Culet / llama.cpp on the same file, in turns in one run, and in bold how many times better Culet is:
 the median over rounds of each round's ratio. Files have the true shapes of E2B and E4B with random
@@ -229,19 +241,23 @@ seconds from the command to its first token, files warm; `memory`: GiB resident 
 """
 
 
-def _document(results: dict[str, dict[str, dict[str, Any]]], where: str) -> str:
-    lines = [
-        "| | " + " | ".join(Path(m).stem for m in results) + " |",
-        "|---|" + "---:|" * len(results),
-    ]
-    for name in measurements():
-        cells = [cell(rows.get(name)) for rows in results.values()]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        if name == "start":
-            packed = [cell(rows.get(name), "packed") for rows in results.values()]
-            lines.append("| start, packed file | " + " | ".join(packed) + " |")
-    head = _DOCUMENT.format(where=where, http_tokens=HTTP_TOKENS)
-    return head + "\n".join([*lines, ""])
+def _document(machines: dict[str, Results]) -> str:
+    lines = []
+    for results in machines.values():
+        lines += [
+            f"## {where(results)}",
+            "",
+            "| | " + " | ".join(Path(m).stem for m in results) + " |",
+            "|---|" + "---:|" * len(results),
+        ]
+        for name in measurements():
+            cells = [cell(rows.get(name)) for rows in results.values()]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+            if name == "start":
+                packed = [cell(rows.get(name), "packed") for rows in results.values()]
+                lines.append("| start, packed file | " + " | ".join(packed) + " |")
+        lines.append("")
+    return _DOCUMENT.format(http_tokens=HTTP_TOKENS) + "\n".join(lines)
 
 
 def main() -> None:
