@@ -208,7 +208,8 @@ def table(_: argparse.Namespace) -> None:
 
 def _short(machines: dict[str, Results]) -> str:
     lines = [
-        "Culet / llama.cpp on the same file; tokens/s, memory in GiB; in bold, how many times better:",
+        "Culet / llama.cpp on the same file; tokens/s, memory in GiB; in bold, how many times better;",
+        "the machine by its best ISA level:",
         "",
         "| | " + " | ".join(README_TESTS) + " | memory |",
         "|---|" + "---:|" * (len(README_TESTS) + 1),
@@ -218,7 +219,7 @@ def _short(machines: dict[str, Results]) -> str:
         for model, rows in results.items():
             cells = [cell(rows.get(name)) for name in (*README_TESTS, "memory")]
             lines.append(f"| {Path(model).stem}, {level} | " + " | ".join(cells) + " |")
-    lines += ["", *(f"{name}: {where(results)}." for name, results in machines.items())]
+    lines += ["", *(f"- {where(results)}" for results in machines.values())]
     return "\n".join([*lines, ""])
 
 
