@@ -208,8 +208,8 @@ def table(_: argparse.Namespace) -> None:
 
 def _short(machines: dict[str, Results]) -> str:
     lines = [
-        "Culet / llama.cpp on the same file; tokens/s, memory in GiB; in bold, how many times better;",
-        "the machine by its best ISA level:",
+        "Culet / llama.cpp on the same file; tokens/s, memory in GiB; in bold, how many times",
+        "better; the machine by its best ISA level:",
         "",
         "| | " + " | ".join(README_TESTS) + " | memory |",
         "|---|" + "---:|" * (len(README_TESTS) + 1),
