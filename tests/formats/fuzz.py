@@ -167,8 +167,14 @@ def _reset_peak() -> None:
         _RESET_PEAK.write_text("5")
 
 
-def fuzz(count: int, seed: int, folder: Path, found_folder: Path | None = None) -> Outcome:
-    """Read `count` damaged files, spread over all readers."""
+def fuzz(
+    count: int,
+    seed: int,
+    folder: Path,
+    found_folder: Path | None = None,
+    seconds: float = float("inf"),
+) -> Outcome:
+    """Read `count` damaged files, spread over all readers, or as many as `seconds` allow."""
     all_targets = targets(folder)
     for target in all_targets:
         (folder / target.kind).mkdir(exist_ok=True)
@@ -176,7 +182,10 @@ def fuzz(count: int, seed: int, folder: Path, found_folder: Path | None = None) 
             (folder / target.kind / target.name).write_bytes(sound)
             target.read(folder / target.kind / target.name)
     outcome = Outcome()
+    end = time.monotonic() + seconds
     for number in range(count):
+        if time.monotonic() > end:
+            break
         rng = random.Random(f"{seed}:{number}")
         target = all_targets[number % len(all_targets)]
         raw = damaged(target, rng)
@@ -186,12 +195,12 @@ def fuzz(count: int, seed: int, folder: Path, found_folder: Path | None = None) 
         before = system.resident_bytes() or 0
         start = time.process_time()  # not the wall's: the machine may be busy
         what = handled(target, path, outcome)
-        seconds = time.process_time() - start
+        took = time.process_time() - start
         grown = (system.peak_resident_bytes() or 0) - before - len(raw)
         outcome.num_files[target.kind] += 1
         outcome.most_grown_bytes = max(outcome.most_grown_bytes, grown)
-        if what is None and seconds > SLOW_SECONDS:
-            what = f"took {seconds:.1f} s"
+        if what is None and took > SLOW_SECONDS:
+            what = f"took {took:.1f} s"
         if what is None and grown > SPARE_BYTES:
             what = f"took {grown >> 20} MiB more than the {len(raw)} bytes of the file"
         if what is not None:
@@ -206,6 +215,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where findings are written")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -213,7 +223,7 @@ def main() -> int:
     memory = Path("/dev/shm")  # files that live for a millisecond need no disk
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         print(folder, file=sys.stderr)
-        outcome = fuzz(args.count, args.seed, Path(folder), args.keep)
+        outcome = fuzz(args.count, args.seed, Path(folder), args.keep, args.seconds)
     for finding in outcome.findings[:50]:
         print(finding, file=sys.stderr)
     row = {

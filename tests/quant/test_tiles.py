@@ -24,9 +24,10 @@ def packer() -> tiles.Packer:
 def tiled(packer: tiles.Packer, tensor: QTensor) -> QTensor:
     """The tensor in planes, as a packed file gives it."""
     layout = tiles.layout_of(packer, tensor)
-    data = np.concatenate([part.data for _, part in tiles.encode(packer, tensor, layout)])
-    assert len(data) == tiles.tiles_bytes(tensor.shape, tensor.qtype.ggml_id, layout)
-    whole = Tiles(layout, tiles.aligned_copy(data), owned=True)
+    data = tiles.aligned_empty(tiles.tiles_bytes(tensor.shape, tensor.qtype.ggml_id, layout))
+    parts = [part.data for _, part in tiles.encode(packer, tensor, layout)]
+    np.concatenate(parts, out=data)  # fails on any other length
+    whole = Tiles(layout, data, owned=True)
     return replace(tensor, data=tensor.data[:0], tiles=whole)
 
 

@@ -17,8 +17,9 @@ from culet.engine.config import EngineConfig
 from culet.formats.binding import Binding
 from culet.formats.checkpoint import Checkpoint
 from culet.llm.describe import Description, describe
+from culet.llm.overhead import ProgramBytes
 from culet.llm.placement import decide_holding
-from culet.llm.plan import BytePlan, PlannedGroup, longest_context, plan_bytes
+from culet.llm.plan import BytePlan, PlannedGroup, longest_context, plan_bytes, weight_groups
 from culet.models.config import LayerSpec, ModelConfig
 
 _SHOWN_ITEMS = 8
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     holding = decide_holding(args.embed_weights, args.load_mode)
+    program = ProgramBytes.of_this_process()
     plans: list[Planned] = []
 
     def examine(config: ModelConfig, checkpoint: Checkpoint, binding: Binding) -> None:
@@ -48,8 +50,9 @@ def run(args: argparse.Namespace) -> int:
             kv_type=args.kv_type,
         )
         available = system.available_bytes()
-        plan = plan_bytes(checkpoint, config, binding, holding, engine)
-        weights = sum(group.private_bytes for group in plan.groups if group.file_bytes)
+        plan = plan_bytes(checkpoint, config, binding, holding, engine, program=program)
+        groups = weight_groups(checkpoint, binding, holding)
+        weights = sum(group.private_bytes for group in groups)
         fitting = longest_context(config, engine, weights, available)
         plans.append(Planned(plan, engine.context_length, available, fitting))
 

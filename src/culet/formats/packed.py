@@ -26,7 +26,7 @@ from culet.formats.identify import gguf_architecture
 from culet.formats.mapped import FilePart, MappedFile
 from culet.formats.safetensors_header import parse_json_object
 from culet.quant.tensor import QTensor, Tiles
-from culet.quant.tiles import PLANES_VERSION, aligned_copy, tiles_bytes
+from culet.quant.tiles import PLANES_VERSION, aligned_empty, tiles_bytes
 
 # A byte above 127, a line ending and an end-of-file mark: damage by a text transfer shows at once.
 MAGIC = b"\x8bCULET\r\x1a"
@@ -129,7 +129,7 @@ class PackedCheckpoint:
             return QTensor(name, info.qtype, info.shape, rows)
         owned = self.load_mode == "none"
         data = self._read(entry.served) if owned else self._file.data[start:end]
-        tiles = Tiles(entry.layout, aligned_copy(data) if owned else data, owned)
+        tiles = Tiles(entry.layout, data, owned)
         nothing = np.empty((0, row_bytes), np.uint8)
         return QTensor(name, info.qtype, info.shape, nothing, tiles=tiles)
 
@@ -185,15 +185,16 @@ class PackedCheckpoint:
         return found
 
     def _read(self, span: Span) -> NDArray[np.uint8]:
-        """Bytes of the file in private memory, without touching the mapping."""
-        out = np.empty(span.num_bytes, np.uint8)
-        position = 0
+        """Bytes of the file in private memory, where kernels want them, the mapping untouched."""
+        out = aligned_empty(span.num_bytes)
+        left = out.data
         with self.path.open("rb", buffering=0) as file:
-            for chunk in _chunks(file.fileno(), span):
-                out[position : position + len(chunk)] = np.frombuffer(chunk, np.uint8)
-                position += len(chunk)
-        if position != span.num_bytes:
-            raise ModelFileError(f"{self.path}: has been cut while it was open")
+            file.seek(span.offset)
+            while len(left):
+                count = file.readinto(left)
+                if not count:
+                    raise ModelFileError(f"{self.path}: has been cut while it was open")
+                left = left[count:]
         return out
 
 

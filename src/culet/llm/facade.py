@@ -43,13 +43,14 @@ from culet.llm.memory import (
     MemoryReport,
     held_bytes_by_role,
 )
+from culet.llm.overhead import ProgramBytes
 from culet.llm.placement import (
     EmbedWeights,
     check_table_can_move,
     decide_holding,
     tell_system,
 )
-from culet.llm.plan import PlannedGroup, plan_engine, weight_groups
+from culet.llm.plan import BytePlan, plan_bytes, plan_engine, weight_groups
 from culet.llm.results import ChatCompletion, Completion, Piece
 from culet.llm.text import Started, chat_pieces, plain_pieces
 from culet.models.registry import read_config
@@ -101,6 +102,7 @@ def load(
         BackendError: the backend is not built.
     """
     holding = decide_holding(embed_weights, load_mode)
+    program = ProgramBytes.of_this_process()
     ops = load_ops(backend, threads=threads, precision=precision)
     checkpoint = open_checkpoint(path, load_mode=holding.load_mode)
     try:
@@ -116,14 +118,14 @@ def load(
         )
         binding = bind_checkpoint(config, checkpoint)
         has_planes = ops.name != "reference"
-        planned = weight_groups(checkpoint, binding, holding, has_planes=has_planes)
+        weights = weight_groups(checkpoint, binding, holding, has_planes=has_planes)
         engine = plan_engine(
             checkpoint,
             config,
             binding,
             holding,
             engine,
-            weights=planned if has_planes else (),
+            weights=weights if has_planes else (),
             may_shorten=context_length is None,
         )
         if engine.context_length < asked:
@@ -137,9 +139,12 @@ def load(
                 asked,
                 config.context_length,
             )
+        plan = plan_bytes(
+            checkpoint, config, binding, holding, engine, has_planes=has_planes, program=program
+        )
         loaded = load_model(config, checkpoint, ops, holding.table)
         tell_system(checkpoint, binding, holding)
-        return LLM(checkpoint, loaded, ops, engine, planned, chat_template)
+        return LLM(checkpoint, loaded, ops, engine, plan, chat_template)
     except BaseException:
         checkpoint.close()
         raise
@@ -159,12 +164,12 @@ class LLM:
         loaded: LoadedModel,
         ops: Ops,
         engine: EngineConfig,
-        planned: Sequence[PlannedGroup],
+        plan: BytePlan,
         chat_template: Path | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._loaded = loaded
-        self._planned = planned
+        self._plan = plan
         self.engine = Engine(loaded.model, ops, engine)
         _log.info("%s", self.engine.cache.plan.describe())
         self._template_override = chat_template
@@ -350,20 +355,18 @@ class LLM:
 
     def memory(self) -> MemoryReport:
         """Bytes by group, as planned from headers and as held now."""
-        held = held_bytes_by_role(self._loaded.held_bytes())
+        actual: dict[str, int] = held_bytes_by_role(self._loaded.held_bytes())
+        cache = self.engine.cache
+        actual |= {f"K/V, {kind}": cache.group_bytes(kind) for kind in cache.plan.groups}
         groups = [
             MemoryGroup(
                 group.name,
                 group.private_bytes,
-                held.get(group.name, 0),
+                actual.get(group.name),
                 group.mapped_bytes,
                 group.by_row_bytes,
             )
-            for group in self._planned
-        ]
-        groups += [
-            MemoryGroup(f"K/V, {kind}", plan.num_bytes, self.engine.cache.group_bytes(kind))
-            for kind, plan in self.engine.cache.plan.groups.items()
+            for group in self._plan.groups
         ]
         return MemoryReport(tuple(groups), system.resident_bytes())
 

@@ -10,9 +10,9 @@ from culet.engine.config import EngineConfig
 from culet.engine.kv_cache import least_kv_bytes, plan_kv
 from culet.errors import CapacityError
 from culet.llm.describe import role_of
+from culet.llm.overhead import workspace_bytes
 from culet.models.config import ModelConfig
 
-_FLOAT_BYTES = 4
 _MIB = 1 << 20
 # What is left to the rest: the interpreter with its modules and threads; of a vocabulary's size the
 # tables of tokenizer and grammars; buffers of a step.
@@ -31,21 +31,21 @@ class MemoryGroup:
         planned_bytes: of the process's own memory, computed from headers before anything was
             loaded.
         actual_bytes: held in memory by this process; bytes that stay in the mapped file and are
-            read from there don't count.
+            read from there don't count. None for what isn't counted apart.
         mapped_bytes: planned to be read from the mapped file whenever the model runs.
         by_row_bytes: mapped too, but read row by row as tokens need it.
     """
 
     name: str
     planned_bytes: int
-    actual_bytes: int
+    actual_bytes: int | None
     mapped_bytes: int = 0
     by_row_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """All groups: weights by role, and K/V by attention kind.
+    """All groups: weights by role, K/V by attention kind, and what runs with them.
 
     Attributes:
         resident_bytes: what the operating system counts for the process; None if unknown.
@@ -60,7 +60,13 @@ class MemoryReport:
 
     @property
     def actual_bytes(self) -> int:
-        return sum(group.actual_bytes for group in self.groups)
+        """Of the groups that are counted apart: weights and K/V."""
+        return sum(group.actual_bytes or 0 for group in self.groups)
+
+    @property
+    def planned_resident_bytes(self) -> int:
+        """Own memory, and what is read from the mapped file whenever the model runs."""
+        return sum(group.planned_bytes + group.mapped_bytes for group in self.groups)
 
 
 def held_bytes_by_role(held: Mapping[str, int]) -> dict[str, int]:
@@ -69,23 +75,6 @@ def held_bytes_by_role(held: Mapping[str, int]) -> dict[str, int]:
     for canonical, num_bytes in held.items():
         totals[role_of(canonical)] += num_bytes
     return dict(totals)
-
-
-def workspace_bytes(config: ModelConfig, engine: EngineConfig) -> int:
-    """Buffers of the largest step: rows of activations, per-layer inputs, logits.
-
-    Counted from what models and ops ask for (models/gemma4.py, csrc/ops_linear.cpp): of each row
-    the residual twice, Q and its attention output, K and V, the gated width and its two products,
-    the per-layer inputs of all layers, and int8 copies of the widest input.
-    """
-    rows = min(engine.prefill_tokens, engine.context_length)
-    q = max(spec.num_heads * spec.head_dim for spec in config.layers)
-    kv = max(spec.num_kv_heads * spec.head_dim for spec in config.layers)
-    ffn = max(spec.ffn_dim for spec in config.layers)
-    per_row = 2 * config.hidden_size + 2 * q + 2 * kv + ffn + len(config.layers) * config.ple_dim
-    encoded = max(ffn, q, config.hidden_size)
-    logits = engine.max_seqs * config.vocab_size * _FLOAT_BYTES
-    return rows * (per_row * _FLOAT_BYTES + 2 * encoded) + logits
 
 
 def reserved_bytes(config: ModelConfig, engine: EngineConfig) -> int:

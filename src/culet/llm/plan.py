@@ -18,7 +18,14 @@ from culet.formats.binding import Binding, check_source
 from culet.formats.checkpoint import Checkpoint
 from culet.formats.packed import PackedCheckpoint
 from culet.llm.describe import role_of
-from culet.llm.memory import fitting_config, reserved_bytes, workspace_bytes
+from culet.llm.memory import fitting_config, reserved_bytes
+from culet.llm.overhead import (
+    ProgramBytes,
+    metadata_bytes,
+    rounding_bytes,
+    tokenizer_bytes,
+    workspace_bytes,
+)
 from culet.llm.placement import Holding
 from culet.models.config import ModelConfig
 from culet.quant.tiles import stored_layout, tiles_bytes
@@ -69,7 +76,7 @@ class BytePlan:
 
     @property
     def resident_bytes(self) -> int:
-        """What has to be in RAM at once, besides the interpreter."""
+        """What has to be in RAM at once."""
         return self.mapped_bytes + self.private_bytes
 
 
@@ -81,19 +88,30 @@ def plan_bytes(
     engine: EngineConfig,
     *,
     has_planes: bool = True,
+    program: ProgramBytes | None = None,
 ) -> BytePlan:
     """The plan of a model; the engine's `kv_bytes` decides about more than one sequence.
 
     Args:
         has_planes: the backend re-encodes matrices into private planes.
+        program: a group too, where it is known.
 
     Raises:
         CapacityError: `kv_bytes` doesn't hold one sequence.
     """
-    groups = list(_merged(_weights(checkpoint, binding, holding, has_planes)))
+    weights = list(_weights(checkpoint, binding, holding, has_planes))
+    groups = list(_merged(weights))
+    if has_planes and not isinstance(checkpoint, PackedCheckpoint):
+        blocks = (group.private_bytes for group in weights if group.name != role_of(_TABLE))
+        groups.append(PlannedGroup("huge pages", private_bytes=rounding_bytes(blocks)))
     for kind, group in plan_kv(config, engine).groups.items():
         groups.append(PlannedGroup(f"K/V, {kind}", private_bytes=group.num_bytes))
     groups.append(PlannedGroup("workspace", private_bytes=workspace_bytes(config, engine)))
+    header, index = metadata_bytes(checkpoint)
+    groups.append(PlannedGroup("metadata", header, header, private_bytes=index))
+    groups.append(PlannedGroup("tokenizer", private_bytes=tokenizer_bytes(checkpoint, config)))
+    if program is not None:
+        groups.append(PlannedGroup("program", 0, program.mapped_bytes, 0, program.private_bytes))
     return BytePlan(tuple(groups))
 
 
@@ -188,12 +206,12 @@ def fitting_options(
 
     def fits(holding: Holding, engine: EngineConfig, mapped_weights: bool = False) -> bool:
         try:
-            plan = plan_bytes(checkpoint, config, binding, holding, engine)
+            kv_bytes = plan_kv(config, engine).num_bytes
         except CapacityError:
             return False
-        weights = sum(g.private_bytes for g in plan.groups if g.file_bytes)
-        need = plan.private_bytes - (weights if mapped_weights else 0)
-        return need + reserved_bytes(config, engine) <= available_bytes
+        weights = () if mapped_weights else weight_groups(checkpoint, binding, holding)
+        need = kv_bytes + sum(group.private_bytes for group in weights)
+        return need + reserved_bytes(config, engine) <= available_bytes  # as `plan_engine` decides
 
     needed = least_kv_bytes(config, engine)
     if engine.kv_bytes is not None and engine.kv_bytes < needed:

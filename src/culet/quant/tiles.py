@@ -17,7 +17,7 @@ from culet.quant.types import BY_NAME, QuantType
 __all__ = [
     "PLANES_VERSION",
     "Packer",
-    "aligned_copy",
+    "aligned_empty",
     "encode",
     "layout_of",
     "matrix",
@@ -139,13 +139,11 @@ def matrix(tensor: QTensor, index: int) -> QTensor:
     return replace(one, tiles=replace(tensor.tiles, data=data))
 
 
-def aligned_copy(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A private copy of bytes that begins at a multiple of 64."""
-    room = np.empty(len(data) + _ALIGNMENT, np.uint8)
+def aligned_empty(num_bytes: int) -> NDArray[np.uint8]:
+    """Private bytes that begin at a multiple of 64; contents undefined."""
+    room = np.empty(num_bytes + _ALIGNMENT, np.uint8)
     start = -room.ctypes.data % _ALIGNMENT
-    copy = room[start : start + len(data)]
-    copy[:] = data
-    return copy
+    return room[start : start + num_bytes]
 
 
 def _matrices(tensor: QTensor) -> Iterator[tuple[slice, Tiles]]:
