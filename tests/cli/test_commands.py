@@ -20,8 +20,9 @@ from culet.cli.options import byte_size
 RUN = ("--backend", "reference", "-n", "6", "--temp", "0")
 
 
-def last_json(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text.splitlines()[-1])
+def the_json(text: str) -> dict[str, Any]:
+    """The object of `--json`, beside which nothing stands on standard output."""
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
@@ -58,7 +59,7 @@ def test_run_writes_the_answer_alone_to_standard_output(
     plain = capsys.readouterr()
     assert "peak memory" in plain.err and "tokens/s" in plain.err
     assert main(["run", str(model_path), "--raw", "-p", "hello", "--json", *RUN]) == 0
-    found = last_json(capsys.readouterr().out)
+    found = the_json(capsys.readouterr().out)
     assert plain.out == found["text"] + "\n" * (not found["text"].endswith("\n"))
     assert found["usage"]["completion_tokens"] == 6
 
@@ -91,9 +92,9 @@ def test_run_takes_a_system_message_and_refuses_it_with_raw(
 ) -> None:
     chat = ["run", str(model_path), "-p", "hello", "--json", *RUN]
     assert main(chat) == 0
-    without = last_json(capsys.readouterr().out)
+    without = the_json(capsys.readouterr().out)
     assert main([*chat, "--system", "be brief"]) == 0
-    having = last_json(capsys.readouterr().out)
+    having = the_json(capsys.readouterr().out)
     assert having["usage"]["prompt_tokens"] > without["usage"]["prompt_tokens"]
     assert main([*chat, "--raw", "--system", "be brief"]) == 2
 
@@ -113,7 +114,7 @@ def test_inspect_tells_layers_types_and_bytes(
     for expected in ("gemma4.block_count = 6", "K/V of layer 1", "per-layer table", "blk.5.attn_q"):
         assert expected in text
     assert main(["inspect", str(model_path), "--json", "--ctx", "64"]) == 0
-    found = last_json(capsys.readouterr().out)
+    found = the_json(capsys.readouterr().out)
     assert sum(found["bytes"].values()) <= found["file_bytes"]
     assert [layer["kv_owner"] for layer in found["layers"]] == [0, 1, 2, 1, 1, 2]
     assert found["plan"]["context_length"] == 64
@@ -130,10 +131,11 @@ def test_check_has_a_line_and_a_verdict_for_each_path(
     assert main(["check", str(model_path), str(stub)]) == 0
     capsys.readouterr()
     assert main(["check", str(model_path), str(other), "--json"]) == 3
-    lines = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    lines = said.err.splitlines()
     assert lines[0].startswith(f"served   {model_path}: gemma4")
     assert lines[1].startswith(f"refused  {other}: ")
-    found = json.loads(lines[-1])
+    found = json.loads(said.out)
     assert [f["served"] for f in found["files"]] == [True, False]
 
 
@@ -143,7 +145,7 @@ def test_bench_measures_what_it_is_asked(
     words = ["bench", str(model_path), "--backend", "reference", "--json", "-r", "1"]
     words += ["-p", "8", "-n", "2", "-b", "1,2", "--score", "8", "--verify", "3"]
     assert main(words) == 0
-    found = last_json(capsys.readouterr().out)
+    found = the_json(capsys.readouterr().out)
     names = [row["test"] for row in found["results"]]
     assert names == ["prefill 8", "score 8", "decode x1 at 1", "decode x2 at 1", "verify 3"]
     assert {"layers", "token table"} <= set(found["held_bytes"])
@@ -154,7 +156,7 @@ def test_bench_says_where_the_time_goes(
 ) -> None:
     words = ["bench", str(model_path), "--profile", "-p", "8", "-n", "0", "-r", "1", "--json"]
     assert main(words) == 0
-    ops = last_json(capsys.readouterr().out)["results"][0]["ops"]
+    ops = the_json(capsys.readouterr().out)["results"][0]["ops"]
     assert {"norm_linear", "attention", "gate_up", "logits"} <= set(ops)
     assert main([*words, "--backend", "reference"]) == 2
 
@@ -195,7 +197,13 @@ def test_interrupt_ends_quietly(model_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "num_bytes"),
-    [("800MB", 800_000_000), ("1.5GiB", 1_610_612_736), ("2 gb", 2_000_000_000), ("4096", 4096)],
+    [
+        ("800MB", 800_000_000),
+        ("1.5GiB", 1_610_612_736),
+        ("2 gb", 2_000_000_000),
+        ("4096", 4096),
+        ("8g", 8 << 30),
+    ],
 )
 def test_sizes_are_read_with_their_units(text: str, num_bytes: int) -> None:
     assert byte_size(text) == num_bytes

@@ -24,9 +24,10 @@ ENGINE = ("--backend", "reference", "--json")
 def run_json(
     words: list[str], capsys: pytest.CaptureFixture[str], code: int = 0
 ) -> tuple[dict[str, Any], str]:
+    """The object for scripts, and what people see beside it."""
     assert main(words) == code
-    out = capsys.readouterr().out
-    return json.loads(out.splitlines()[-1]), out
+    said = capsys.readouterr()
+    return json.loads(said.out), said.err
 
 
 # ---- tokens --------------------------------------------------------------------------------------
@@ -109,11 +110,11 @@ def test_a_damaged_model_is_told(
     write_gguf(damaged, checkpoint.metadata, list(tensors.values()))
     words = ["compare", "logits", str(damaged), "--with", str(model_path), "-n", "8", *ENGINE]
     code = main(words)
-    out = capsys.readouterr().out
-    found = json.loads(out.splitlines()[-1])
+    said = capsys.readouterr()
+    found = json.loads(said.out)
     assert found["verdicts"].get("same", 0) < 6
     assert code == (1 if found["verdicts"].get("different") else 0)
-    assert "verdicts say little" in out
+    assert "verdicts say little" in said.err
     assert found["kl"]["of the reference from fp32"]["largest"] == 0
     for d in (d for p in found["prompts"] for d in p["differences"]):
         assert d["our_margin"] > 0 > d["their_margin"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -106,7 +107,9 @@ def test_many_stubs_in_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str
     start = time.perf_counter()
     assert main(["check", "--json", *paths]) == 3
     seconds = time.perf_counter() - start
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(paths) + 2
-    assert lines[-2] == f"{len(SERVED)} of {len(paths)} would be served"
+    said = capsys.readouterr()
+    lines = said.err.splitlines()
+    assert len(json.loads(said.out)["files"]) == len(paths)
+    assert len(lines) == len(paths) + 1
+    assert lines[-1] == f"{len(SERVED)} of {len(paths)} would be served"
     assert seconds < 0.1 * len(paths)

@@ -11,7 +11,7 @@ from typing import Any
 
 from culet import system
 from culet.cli.options import add_engine_options, add_model_argument, positive_int, resolve_model
-from culet.cli.output import format_bytes, print_json
+from culet.cli.output import format_bytes, line_printer, print_json
 from culet.engine.config import EngineConfig
 from culet.engine.measure import Measurement
 from culet.errors import UsageError
@@ -80,18 +80,19 @@ def run(args: argparse.Namespace) -> int:
             f"the model has {config.context_length}"
         )
     profiled = start_profile(ops) if args.profile else None
-    print(f"{path}: loaded in {load_seconds:.2f} s")
-    print(f"{'test':<24} {'tokens/s':>10} {'ms':>10}   20% to 80% of the samples, ms")
+    say = line_printer(args.json)
+    say(f"{path}: loaded in {load_seconds:.2f} s")
+    say(f"{'test':<24} {'tokens/s':>10} {'ms':>10}   20% to 80% of the samples, ms")
     rows = []
     for row in measure(Measurement(loaded.model, ops, engine), args):
         rows.append(row)
-        print(line_of(row), flush=True)
+        say(line_of(row))
         if profiled is not None:
             row["ops"] = profiled.take_profile()
-            print("\n".join(profile_lines(row["ops"])), flush=True)
+            say("\n".join(profile_lines(row["ops"])))
     peak = system.peak_resident_bytes()
     if peak is not None:
-        print(f"peak memory {format_bytes(peak)}")
+        say(f"peak memory {format_bytes(peak)}")
     if args.json:
         print_json(
             {

@@ -27,6 +27,7 @@ from culet.cli.options import (
     add_sampling_options,
     load_options,
     resolve_model,
+    sampling_options,
 )
 from culet.errors import CuletError, UsageError
 from culet.llm.facade import LLM
@@ -59,16 +60,7 @@ def run(args: argparse.Namespace) -> int:
     path = resolve_model(args.model)
     console = Console()
     with culet.load(path, max_seqs=1, **load_options(args)) as llm:
-        options = {
-            "max_tokens": args.max_tokens,
-            "temperature": args.temp,
-            "top_k": args.top_k,
-            "top_p": args.top_p,
-            "min_p": args.min_p,
-            "seed": args.seed,
-            "stop": args.stop,
-        }
-        chat = TerminalChat(llm, console, options, args.system, args.think)
+        chat = TerminalChat(llm, console, sampling_options(args), args.system, args.think)
         console.print(f"[bold]{path.stem}[/], context {llm.context_length} tokens. /help helps.")
         chat.run(line_reader())
     return 0

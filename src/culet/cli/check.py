@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from culet import system
-from culet.cli.options import resolve_model
-from culet.cli.output import format_bytes, print_json
+from culet.cli.options import byte_size, resolve_model
+from culet.cli.output import format_bytes, line_printer, print_json
 from culet.engine.config import EngineConfig
 from culet.errors import CuletError, ModelFileError
 from culet.formats.binding import Binding
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory",
         type=byte_size,
         metavar="SIZE",
-        help="name the context that fits in so much memory, such as 8G (default: what is free)",
+        help="name the context that fits in so much memory, such as 8GiB (default: what is free)",
     )
     parser.add_argument(
         "--verify", action="store_true", help="read packed files whole and compare every hash"
@@ -59,27 +59,15 @@ def run(args: argparse.Namespace) -> int:
     vocabularies = VocabularyCheck()
     memory = system.available_bytes() if args.memory is None else args.memory
     verdicts = [verdict_on(name, vocabularies, memory, args.verify) for name in args.paths]
+    say = line_printer(args.json)
     for verdict in verdicts:
-        print(line_of(verdict))
+        say(line_of(verdict))
     num_served = sum(v.served for v in verdicts)
     if len(verdicts) > 1:
-        print(f"{num_served} of {len(verdicts)} would be served")
+        say(f"{num_served} of {len(verdicts)} would be served")
     if args.json:
         print_json({"served": num_served, "files": [asdict(v) for v in verdicts]})
     return 0 if num_served == len(verdicts) else ModelFileError.exit_code
-
-
-def byte_size(text: str) -> int:
-    """An argparse type: a number of bytes, with K, M, G or T for powers of 1,024."""
-    units = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-    number, unit = text.rstrip("KMGTkmgt"), text[len(text.rstrip("KMGTkmgt")) :].upper()
-    try:
-        value = int(float(number) * (1 << units[unit]))
-    except (ValueError, KeyError, OverflowError):
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8G or 500M")
-    return value
 
 
 def verdict_on(

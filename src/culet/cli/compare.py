@@ -14,8 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import culet
-from culet.cli.options import add_engine_options, add_model_argument, positive_int, resolve_model
-from culet.cli.output import print_json
+from culet.cli.options import (
+    add_engine_options,
+    add_model_argument,
+    load_options,
+    positive_int,
+    resolve_model,
+)
+from culet.cli.output import line_printer, print_json
 from culet.errors import CuletError, UsageError
 from culet.evals.divergence import Comparison, RowDifference
 from culet.evals.logits import JudgedAnswer, compare_logits, differing
@@ -76,11 +82,12 @@ def run_tokens(args: argparse.Namespace) -> int:
     if args.texts is not None:
         texts |= texts_of(args.texts)
     found = compare_tokens(ours, theirs, texts)
+    say = line_printer(args.json)
     for difference in found[:_SHOWN]:
-        print(token_line(difference))
+        say(token_line(difference))
     if len(found) > _SHOWN:
-        print(f"... and {len(found) - _SHOWN} more")
-    print(f"{len(texts)} texts, {len(found)} with other ids than {theirs.made_by}")
+        say(f"... and {len(found) - _SHOWN} more")
+    say(f"{len(texts)} texts, {len(found)} with other ids than {theirs.made_by}")
     if args.json:
         print_json(
             {
@@ -95,26 +102,17 @@ def run_tokens(args: argparse.Namespace) -> int:
 def run_logits(args: argparse.Namespace) -> int:
     prompts = list(texts_of(args.prompts).values()) if args.prompts else list(_PROMPTS)
     ours, theirs = resolve_model(args.model), resolve_model(args.reference)
-    load = partial(
-        culet.load,
-        backend=args.backend,
-        context_length=args.ctx,
-        threads=args.threads,
-        kv_type=args.kv_type,
-        embed_weights=args.embed_weights,
-        load_mode=args.load_mode,
-        max_seqs=1,
-        prefix_cache=False,
-    )
+    load = partial(culet.load, **load_options(args), max_seqs=1, prefix_cache=False)
     judged = compare_logits(
-        partial(load, ours, precision=args.precision),
-        partial(load, theirs, precision=args.precision),
+        partial(load, ours),
+        partial(load, theirs),
         partial(load, theirs, precision="exact"),
         prompts,
         args.tokens,
     )
+    say = line_printer(args.json)
     for line in logit_lines(prompts, judged):
-        print(line)
+        say(line)
     verdicts = Counter(j.comparison.verdict for j in judged)
     if args.json:
         print_json(

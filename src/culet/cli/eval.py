@@ -7,8 +7,14 @@ import math
 from pathlib import Path
 
 import culet
-from culet.cli.options import add_engine_options, add_model_argument, positive_int, resolve_model
-from culet.cli.output import print_json
+from culet.cli.options import (
+    add_engine_options,
+    add_model_argument,
+    load_options,
+    positive_int,
+    resolve_model,
+)
+from culet.cli.output import line_printer, print_json
 from culet.evals.scoring import perplexity, read_questions, read_text, score_choices, summarize
 from culet.llm.facade import LLM
 
@@ -37,23 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    num_ctx = args.ctx or (_CHUNK_TOKENS if args.kind == "ppl" else None)
-    with culet.load(
-        resolve_model(args.model),
-        backend=args.backend,
-        context_length=num_ctx,
-        threads=args.threads,
-        kv_type=args.kv_type,
-        precision=args.precision,
-        embed_weights=args.embed_weights,
-        load_mode=args.load_mode,
-        max_seqs=1,
-        prefix_cache=args.kind == "choice",
-    ) as llm:
+    options = load_options(args)
+    if args.kind == "ppl":
+        options["context_length"] = args.ctx or _CHUNK_TOKENS
+    path, keeps_prompts = resolve_model(args.model), args.kind == "choice"
+    with culet.load(path, **options, max_seqs=1, prefix_cache=keeps_prompts) as llm:
         return run_ppl(llm, args) if args.kind == "ppl" else run_choice(llm, args)
 
 
 def run_ppl(llm: LLM, args: argparse.Namespace) -> int:
+    say = line_printer(args.json)
     num_ctx = llm.context_length
     nats: list[float] = []
     per_chunk = num_ctx - num_ctx // 2 - 1
@@ -61,9 +60,9 @@ def run_ppl(llm: LLM, args: argparse.Namespace) -> int:
         nats.append(value)
         if len(nats) % per_chunk == 0:
             running = math.exp(sum(nats) / len(nats))
-            print(f"chunk {len(nats) // per_chunk}: {running:.4f}")
+            say(f"chunk {len(nats) // per_chunk}: {running:.4f}")
     found = summarize(nats, num_ctx)
-    print(
+    say(
         f"perplexity {found.value:.4f} +- {found.error:.4f} "
         f"({found.num_scored} tokens of {found.num_chunks} chunks of {num_ctx})"
     )
@@ -90,7 +89,7 @@ def run_choice(llm: LLM, args: argparse.Namespace) -> int:
     count = len(questions)
     share = right / count
     error = math.sqrt(share * (1 - share) / max(1, count - 1))
-    print(
+    line_printer(args.json)(
         f"{right} of {count} right ({share:.3f} +- {error:.3f}); "
         f"{right_by_byte} by mean log-likelihood of a byte"
     )

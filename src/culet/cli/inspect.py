@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 
 from culet import system
-from culet.cli.options import add_model_argument, positive_int, resolve_model
+from culet.cli.options import (
+    add_memory_options,
+    add_model_argument,
+    positive_int,
+    resolve_model,
+)
 from culet.cli.output import format_bytes, print_json
 from culet.engine.config import EngineConfig
 from culet.formats.binding import Binding
@@ -29,11 +34,7 @@ _SHOWN_CHARACTERS = 70
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     parser.add_argument("--ctx", type=positive_int, metavar="N", help="context for the KV figures")
-    parser.add_argument("--kv-type", choices=["f16", "bf16", "f32", "q8_0"], default="f16")
-    parser.add_argument(
-        "--embed-weights", choices=["auto", "device", "host", "disk"], default="auto"
-    )
-    parser.add_argument("--load-mode", choices=["mmap", "none", "mlock"], default="mmap")
+    add_memory_options(parser)
     parser.add_argument("--tensors", action="store_true", help="list every tensor")
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
 

@@ -7,7 +7,6 @@ again and again. Where the output is no terminal, text goes out as it is.
 from __future__ import annotations
 
 import re
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -38,12 +37,7 @@ class MarkdownStream:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._flush()
         if self._live is not None:
             self._live.stop()

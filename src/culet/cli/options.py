@@ -46,12 +46,25 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads", type=positive_int, metavar="N", help="threads (default: physical cores)"
     )
-    group.add_argument("--kv-type", choices=["f16", "bf16", "f32", "q8_0"], default="f16")
     group.add_argument(
         "--precision",
         choices=["fast", "exact"],
         default="fast",
         help="exact: fp32 activations, slow (default: fast)",
+    )
+    add_memory_options(group)
+    group.add_argument(
+        "--chat-template", metavar="FILE", type=Path, help="a Jinja template to use instead"
+    )
+
+
+def add_memory_options(group: argparse._ActionsContainer) -> None:
+    """Options that say what is held where, and so how many bytes a model takes."""
+    group.add_argument(
+        "--kv-type",
+        choices=["f16", "bf16", "f32", "q8_0"],
+        default="f16",
+        help="how K and V are stored (default: f16)",
     )
     group.add_argument(
         "--embed-weights",
@@ -65,9 +78,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         default="mmap",
         help="how a packed file's weights and the per-layer table are held: mapped, read into "
         "memory, or mapped and locked in RAM (default: mmap)",
-    )
-    group.add_argument(
-        "--chat-template", metavar="FILE", type=Path, help="a Jinja template to use instead"
     )
 
 
@@ -86,6 +96,7 @@ def load_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """Options of commands that write answers."""
     group = parser.add_argument_group("sampling (defaults: the model's own)")
     group.add_argument("-n", "--max-tokens", type=positive_int, metavar="N", default=256)
     group.add_argument("--temp", type=float, metavar="T", help="0 is greedy")
@@ -94,6 +105,19 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--min-p", type=float, metavar="P")
     group.add_argument("--seed", type=int, metavar="N")
     group.add_argument("--stop", action="append", metavar="TEXT", help="may be given several times")
+
+
+def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of `LLM.generate` out of the options that `add_sampling_options` added."""
+    return {
+        "max_tokens": args.max_tokens,
+        "temperature": args.temp,
+        "top_k": args.top_k,
+        "top_p": args.top_p,
+        "min_p": args.min_p,
+        "seed": args.seed,
+        "stop": args.stop,
+    }
 
 
 def positive_int(text: str) -> int:
@@ -109,11 +133,12 @@ def positive_int(text: str) -> int:
 
 _SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_SIZE_UNITS |= {"K": 2**10, "M": 2**20, "G": 2**30}  # as `ulimit`, `dd` and `docker` mean them
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?([A-Za-z]*)")
 
 
 def byte_size(text: str) -> int:
-    """An argparse type: a size such as `800MB`, `1.5GiB` or plain bytes."""
+    """An argparse type: a size such as `800MB`, `1.5GiB`, `8G` (powers of 1,024) or plain bytes."""
     match = _SIZE.fullmatch(text.strip())
     unit = _SIZE_UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None or not (size := int(float(match[1]) * unit)):

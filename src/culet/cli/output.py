@@ -1,10 +1,10 @@
-"""What several commands print alike: byte sizes, and the one JSON object for scripts."""
+"""What several commands print alike: byte sizes, lines for people, one JSON object for scripts."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -16,6 +16,15 @@ def format_bytes(num_bytes: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.2f} GiB"
+
+
+def line_printer(with_json: bool) -> Callable[[str], None]:
+    """What prints lines for people: to standard output, but beside `--json` to standard error."""
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if with_json else sys.stdout, flush=True)
+
+    return say
 
 
 def print_json(value: Mapping[str, Any]) -> None:

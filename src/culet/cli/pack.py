@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from culet.cli.options import add_model_argument, positive_int, resolve_model
-from culet.cli.output import format_bytes, print_json
+from culet.cli.output import format_bytes, line_printer, print_json
 from culet.llm.conversion import QUANT_TYPES, plan_conversion
 from culet.llm.packing import pack_model
 
@@ -36,12 +36,13 @@ def run(args: argparse.Namespace) -> int:
     conversion = plan_conversion(args.type, args.table_type)
     result = pack_model(resolve_model(args.model), args.out, args.threads or 0, conversion)
     seconds = time.perf_counter() - start
-    print(
+    say = line_printer(args.json)
+    say(
         f"{args.out}: {format_bytes(result.file_bytes)}, {format_bytes(result.served_bytes)} of it "
         f"for serving, in {seconds:.1f} s"
     )
     if not result.is_whole_file_hashed:
-        print("unpack will give back all tensors and metadata, but not the source's padding")
+        say("unpack will give back all tensors and metadata, but not the source's padding")
     if args.json:
         print_json({"path": str(args.out), "seconds": seconds} | asdict(result))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from culet.cli.options import reference_or_error
-from culet.cli.output import format_bytes, print_json
+from culet.cli.output import format_bytes, line_printer, print_json
 from culet.hub.store import remove
 
 
@@ -22,8 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     references = [reference_or_error(name) for name in args.names]
     freed = {str(reference): remove(reference) for reference in references}
+    say = line_printer(args.json)
     for name, num_bytes in freed.items():
-        print(f"{name}: {format_bytes(num_bytes)} freed")
+        say(f"{name}: {format_bytes(num_bytes)} freed")
     if args.json:
         print_json({"freed_bytes": freed})
     return 0

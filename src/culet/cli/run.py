@@ -17,6 +17,7 @@ from culet.cli.options import (
     add_sampling_options,
     load_options,
     resolve_model,
+    sampling_options,
 )
 from culet.cli.output import format_bytes, print_json
 from culet.errors import UsageError
@@ -72,15 +73,7 @@ def read_prompt(given: str | None) -> str:
 
 def answer(llm: LLM, text: str, args: argparse.Namespace) -> Iterator[Piece]:
     """Start generating."""
-    options: dict[str, Any] = {
-        "max_tokens": args.max_tokens,
-        "temperature": args.temp,
-        "top_k": args.top_k,
-        "top_p": args.top_p,
-        "min_p": args.min_p,
-        "seed": args.seed,
-        "stop": args.stop,
-    }
+    options = sampling_options(args)
     if args.raw:
         return llm.generate(text, stream=True, **options)
     messages = [{"role": "system", "content": args.system}] if args.system is not None else []

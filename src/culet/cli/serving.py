@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import hashlib
 import logging
+import math
 import socket
 from collections import Counter
 from dataclasses import asdict
@@ -101,7 +102,7 @@ def model_details(description: Description) -> ModelDetails:
     config = description.config
     return ModelDetails(
         architecture=config.architecture,
-        num_parameters=sum(_num_values(t.shape) for t in used),
+        num_parameters=sum(math.prod(t.shape) for t in used),
         quantization=bytes_of_type.most_common(1)[0][0].upper(),
         file_bytes=description.file_bytes,
         digest=hashlib.sha256(identity.encode()).hexdigest(),
@@ -110,13 +111,6 @@ def model_details(description: Description) -> ModelDetails:
         num_layers=len(config.layers),
         template=template if isinstance(template, str) else "",
     )
-
-
-def _num_values(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _plan(llm: LLM) -> str:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from culet.cli.options import positive_int
-from culet.cli.output import format_bytes, print_json
+from culet.cli.output import format_bytes, line_printer, print_json
 from culet.llm.packing import unpack_model
 
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     unpack_model(args.path, args.out, args.threads or 0)
     num_bytes = args.out.stat().st_size
-    print(f"{args.out}: {format_bytes(num_bytes)}")
+    line_printer(args.json)(f"{args.out}: {format_bytes(num_bytes)}")
     if args.json:
         print_json({"path": str(args.out), "bytes": num_bytes})
     return 0
