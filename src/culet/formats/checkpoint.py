@@ -26,6 +26,11 @@ class TensorInfo:
     num_bytes: int
 
 
+def folder_of(path: Path) -> Path:
+    """The folder of a model: what lies beside its weights (tokenizer.json, ...) lies there."""
+    return path if path.is_dir() else path.parent
+
+
 class Checkpoint(Protocol):
     """An opened model: metadata and lazily mapped tensors, by their names in the file.
 

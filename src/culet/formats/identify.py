@@ -18,8 +18,8 @@ _HF_SERVED = {
     "gemma3_text": "gemma3",
 }
 _PROJECTOR = "a vision or audio projector (mmproj), which goes beside a text model"
-_DRAFT = "a draft model, which goes with its target model (--draft)"
-_ADAPTER = "a LoRA adapter, which goes with its base model (--lora)"
+_DRAFT = "a draft model, which only speeds up its target model and isn't used by culet"
+_ADAPTER = "a LoRA adapter, which goes with its base model; merge it into that one"
 _EMBEDDING = "an embedding model, which can't generate text"
 _IMATRIX = "an importance matrix for quantising, which holds no weights"
 

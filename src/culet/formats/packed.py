@@ -3,7 +3,7 @@
 The file: a prelude of 64 bytes; the header of the GGUF file that the model is, byte for byte
 (metadata, tokenizer, names, types, shapes); the served part; a raw part with what serving doesn't
 need and planes can't regenerate, which is never mapped; an index in JSON, guarded by its hash.
-Written by `packing`; docs/formats.md has the layout.
+Written by `packing`; docs/packed.md has it byte by byte.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from culet.errors import ModelFileError, UnsupportedModelError, UsageError
-from culet.formats.checkpoint import TensorInfo
+from culet.formats.checkpoint import TensorInfo, folder_of
 from culet.formats.identify import hf_adapter, hf_architecture
 from culet.formats.mapped import MappedFile
 from culet.formats.safetensors_header import Entry, parse_header, parse_json_object
@@ -143,7 +143,7 @@ def open_safetensors(path: Path, *, header_only: bool = False) -> SafetensorsChe
         ModelFileError: no config.json or no weights, missing shards, damaged files.
         UnsupportedModelError: as `hf_architecture` does, or weights in a quantised scheme.
     """
-    folder = path if path.is_dir() else path.parent
+    folder = folder_of(path)
     config_path = folder / CONFIG_NAME
     if not config_path.is_file():
         if (folder / "adapter_config.json").is_file():

@@ -19,7 +19,7 @@ from culet.chat.template import own_template_of_folder
 from culet.chat.vocabulary import Vocabulary
 from culet.errors import UnsupportedModelError, UsageError
 from culet.formats.binding import Binding, load_source
-from culet.formats.checkpoint import Checkpoint, TensorInfo
+from culet.formats.checkpoint import Checkpoint, TensorInfo, folder_of
 from culet.formats.gguf import GgufCheckpoint
 from culet.formats.gguf_header import DEFAULT_ALIGNMENT
 from culet.formats.gguf_writer import Scalar, encode_key, float_tensor
@@ -150,14 +150,15 @@ class _Converter:
                 if key not in dropped and not key.startswith("split.")
             ]
         label = str(self.checkpoint.path)
+        folder = folder_of(self.checkpoint.path.resolve())  # of a name even where it is `.`
         metadata: dict[str, Any] = {
             "general.architecture": self.config.architecture,
             "general.type": "model",
-            "general.name": _folder(self.checkpoint).name,
+            "general.name": folder.name,
         }
         metadata |= gguf_metadata(self.config, label)
         metadata |= _sampling(self.checkpoint)
-        metadata |= tokenizer_metadata(_folder(self.checkpoint), label)
+        metadata |= tokenizer_metadata(folder, label)
         return [encode_key(key, value) for key, value in metadata.items()]
 
     def info(self, name: str) -> TensorInfo:
@@ -270,8 +271,3 @@ def _sampling(checkpoint: Checkpoint) -> Mapping[str, Any]:
         "general.sampling.top_k": found.top_k,
         "general.sampling.top_p": Scalar("f32", found.top_p),
     }
-
-
-def _folder(checkpoint: Checkpoint) -> Path:
-    path = checkpoint.path.resolve()
-    return path if path.is_dir() else path.parent

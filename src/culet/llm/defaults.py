@@ -10,7 +10,7 @@ from typing import Any
 
 from culet.engine.request import SamplingParams
 from culet.errors import ModelFileError, RequestError
-from culet.formats.checkpoint import Checkpoint
+from culet.formats.checkpoint import Checkpoint, folder_of
 
 _GENERATION_CONFIG = "generation_config.json"
 _GGUF_KEYS = {
@@ -58,7 +58,7 @@ def sampling_defaults(checkpoint: Checkpoint) -> SamplingDefaults:
 
 def generation_config_path(model: Path) -> Path:
     """Where a safetensors folder, or the file of one, has its generation config."""
-    return (model if model.is_dir() else model.parent) / _GENERATION_CONFIG
+    return folder_of(model) / _GENERATION_CONFIG
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from culet.chat import vocabulary
 from culet.chat.tokenizer import piece_finder
 from culet.errors import ModelFileError
 from culet.formats.binding import Binding, check_source
-from culet.formats.checkpoint import Checkpoint
+from culet.formats.checkpoint import Checkpoint, folder_of
 from culet.models.config import ModelConfig
 from culet.models.registry import build_model
 from culet.models.weights import WeightLoader
@@ -73,7 +73,7 @@ class VocabularyCheck:
                 )
             vocabulary.from_gguf(metadata, self._finder(tokens, source), source)
             return
-        folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
+        folder = folder_of(checkpoint.path)
         if not (folder / _TOKENIZER_FILE).is_file():
             raise ModelFileError(f"{folder}: there is no {_TOKENIZER_FILE} beside the weights")
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, cast, overload
 
 import numpy as np
@@ -32,7 +31,7 @@ from culet.engine.runner import num_token_ids
 from culet.engine.sampler import new_seed
 from culet.engine.scheduler import Want
 from culet.errors import RequestError
-from culet.formats.checkpoint import Checkpoint
+from culet.formats.checkpoint import Checkpoint, folder_of
 from culet.formats.opening import open_checkpoint
 from culet.formats.packed import LoadMode
 from culet.llm.batch import run_batch
@@ -180,12 +179,7 @@ class LLM:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -206,7 +200,7 @@ class LLM:
         if checkpoint.kind == "gguf":
             tokenizer = Tokenizer.from_gguf(checkpoint.metadata, str(checkpoint.path))
         else:
-            tokenizer = Tokenizer.from_folder(self._folder)
+            tokenizer = Tokenizer.from_folder(folder_of(checkpoint.path))
         for note in tokenizer.notes:
             _log.info("%s: %s", checkpoint.path, note)
         return tokenizer
@@ -385,11 +379,6 @@ class LLM:
         """Ids from here on mean no token: tables may be padded past the vocabulary."""
         return min(self.tokenizer.vocab_size, num_token_ids(self._loaded.model.config))
 
-    @property
-    def _folder(self) -> Path:
-        path = self._checkpoint.path
-        return path if path.is_dir() else path.parent
-
     @cached_property
     def renderer(self) -> Renderer:
         """The chat template, the model's own or a built-in one.
@@ -403,7 +392,7 @@ class LLM:
         if checkpoint.kind == "gguf":
             own = own_template_of_gguf(checkpoint.metadata, source)
         else:
-            own = own_template_of_folder(self._folder)
+            own = own_template_of_folder(folder_of(checkpoint.path))
         config = self._loaded.model.config
         renderer, note = choose_template(
             own,

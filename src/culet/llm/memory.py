@@ -70,7 +70,7 @@ class MemoryReport:
 
 
 def held_bytes_by_role(held: Mapping[str, int]) -> dict[str, int]:
-    """The same of what a backend holds, from bytes by canonical name."""
+    """Bytes that a backend holds, by role, from those by canonical name."""
     totals: Counter[str] = Counter()
     for canonical, num_bytes in held.items():
         totals[role_of(canonical)] += num_bytes

@@ -162,8 +162,11 @@ def kv_owners(kinds: Sequence[AttentionKind], num_shared: int, key: str) -> list
     return owners
 
 
-def check_layers(layers: Sequence[LayerSpec]) -> None:
+def check_layers(layers: Sequence[LayerSpec], label: str) -> None:
     """Check what holds between fields and between layers, whatever format they came from.
+
+    Args:
+        label: the file, for messages.
 
     Raises:
         ModelFileError: heads don't divide, a head width is odd, widths differ within a kind, or a
@@ -171,29 +174,30 @@ def check_layers(layers: Sequence[LayerSpec]) -> None:
     """
     head_dims: dict[AttentionKind, int] = {}
     for spec in layers:
+        where = f"{label}: layer {spec.index}"
         if spec.num_heads % spec.num_kv_heads:
             raise ModelFileError(
-                f"layer {spec.index} has {spec.num_heads} attention heads, which is no multiple of "
+                f"{where} has {spec.num_heads} attention heads, which is no multiple of "
                 f"its {spec.num_kv_heads} K/V heads"
             )
         if spec.head_dim % 2:
             raise ModelFileError(
-                f"layer {spec.index} has heads of width {spec.head_dim}; the rotary embedding "
+                f"{where} has heads of width {spec.head_dim}; the rotary embedding "
                 "needs an even width"
             )
         if head_dims.setdefault(spec.attention, spec.head_dim) != spec.head_dim:
             raise ModelFileError(
-                f"layer {spec.index} has heads of width {spec.head_dim}, but earlier "
+                f"{where} has heads of width {spec.head_dim}, but earlier "
                 f"{spec.attention} layers have {head_dims[spec.attention]}"
             )
         owner = layers[spec.kv_owner]
         if owner.num_kv_heads != spec.num_kv_heads:
             raise ModelFileError(
-                f"layer {spec.index} has {spec.num_kv_heads} K/V heads, but reads the K/V of layer "
+                f"{where} has {spec.num_kv_heads} K/V heads, but reads the K/V of layer "
                 f"{owner.index}, which has {owner.num_kv_heads}"
             )
         if spec.num_experts and not 0 < spec.num_experts_used <= spec.num_experts:
             raise ModelFileError(
-                f"layer {spec.index} uses {spec.num_experts_used} of {spec.num_experts} experts; "
+                f"{where} uses {spec.num_experts_used} of {spec.num_experts} experts; "
                 f"1 to {spec.num_experts} are possible"
             )

@@ -153,7 +153,7 @@ def _finish(
     ple_vocab_size: int,
 ) -> ModelConfig:
     """The rest, which both architectures have alike."""
-    check_layers(layers)
+    check_layers(layers, fields.label)
     hidden_size = fields.integer("embedding_length")
     softcap = None
     key = "final_logit_softcapping"

@@ -14,6 +14,7 @@ from typing import Any
 from culet.errors import ModelFileError, UnsupportedModelError
 from culet.formats.checkpoint import Checkpoint
 from culet.models.config import (
+    Architecture,
     AttentionKind,
     LayerSpec,
     ModelConfig,
@@ -114,7 +115,7 @@ def _gemma4(fields: Fields) -> ModelConfig:
         )
         for i, kind in enumerate(kinds)
     ]
-    check_layers(layers)
+    check_layers(layers, fields.label)
     ropes = _ropes(fields, _mapping_or(fields, "rope_parameters", _GEMMA4_ROPES), layers)
     ple_dim = fields.integer("hidden_size_per_layer_input", default=256, minimum=0)
     ple_vocab_size = fields.integer("vocab_size_per_layer_input", default=262144) if ple_dim else 0
@@ -169,7 +170,7 @@ def _gemma3(fields: Fields) -> ModelConfig:
         )
         for i, kind in enumerate(kinds)
     ]
-    check_layers(layers)
+    check_layers(layers, fields.label)
     ropes = _ropes(fields, _gemma3_rope_parameters(fields), layers)
     scale = fields.number("query_pre_attn_scalar", default=256.0) ** -0.5
     return _finish(fields, "gemma3", layers, ropes, scale, 0, 0, 262208)
@@ -192,7 +193,7 @@ def _gemma3_rope_parameters(fields: Fields) -> dict[str, dict[str, Any]]:
 
 def _finish(
     fields: Fields,
-    architecture: Any,
+    architecture: Architecture,
     layers: list[LayerSpec],
     ropes: dict[AttentionKind, RopeSpec],
     attention_scale: float,
