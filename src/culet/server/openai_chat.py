@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from culet.chat.constrain import AnswerFormat
-from culet.chat.messages import parse_messages, parse_tools
+from culet.chat.messages import ToolSpec, parse_messages, parse_tools
 from culet.chat.stream import CallArguments, CallStart, Content, Thought
 from culet.chat.tokenizer import Tokenizer
 from culet.engine.sampler import Sampled
@@ -77,7 +77,7 @@ def chat_job(body: ChatRequest) -> ChatJob:
     thinking, budget = thinking_of(body.reasoning_effort, body.chat_template_kwargs)
     return ChatJob(
         messages=parse_messages(body.messages),
-        tools=_tools(body),
+        tools=choose_tools(parse_tools(body.tools), body.tool_choice, body.parallel_tool_calls),
         answer=AnswerFormat.from_request(body.response_format),
         thinking=thinking,
         thinking_budget=budget if body.thinking_budget is None else body.thinking_budget,
@@ -121,16 +121,18 @@ def thinking_of(
     return True if wanted is None else wanted, _EFFORTS[effort]
 
 
-def _tools(body: ChatRequest) -> ToolUse:
-    specs = parse_tools(body.tools)
-    mode, named = read_tool_choice(body.tool_choice)
-    several = body.parallel_tool_calls is not False
-    if isinstance(body.tool_choice, dict) and body.tool_choice.get("type") == "function":
+def choose_tools(
+    specs: Sequence[ToolSpec], choice: str | dict[str, Any] | None, parallel: bool | None
+) -> ToolUse:
+    """The tools of a request with what its `tool_choice` and `parallel_tool_calls` say of them."""
+    mode, named = _read_tool_choice(choice)
+    several = parallel is not False
+    if isinstance(choice, dict) and choice.get("type") == "function":
         several = False
     return tool_use(specs, mode, named, several)
 
 
-def read_tool_choice(choice: str | dict[str, Any] | None) -> tuple[str, list[str] | None]:
+def _read_tool_choice(choice: str | dict[str, Any] | None) -> tuple[str, list[str] | None]:
     """(auto, none or required; names that are allowed or None for all)."""
     if choice is None:
         return "auto", None

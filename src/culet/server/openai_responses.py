@@ -16,7 +16,7 @@ from culet.chat.messages import Message, parse_messages, parse_tools
 from culet.chat.stream import Call, CallArguments, CallBroken, CallStart, Delta, Thought
 from culet.server.errors import ApiError, Dialect, as_api_error, refused
 from culet.server.generation import ChatJob, Finish, Generation
-from culet.server.openai_chat import read_tool_choice, thinking_of
+from culet.server.openai_chat import choose_tools, thinking_of
 from culet.server.state import ServerState
 from culet.server.stream import SSE, sse
 from culet.server.wire import (
@@ -26,7 +26,6 @@ from culet.server.wire import (
     object_or_none,
     require_text_only,
     text_or_none,
-    tool_use,
 )
 
 
@@ -73,14 +72,9 @@ def response_job(body: ResponsesRequest) -> ChatJob:
     effort = text_or_none((body.reasoning or {}).get("effort"), "reasoning.effort")
     thinking, budget = thinking_of(effort, None)
     declared = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
-    specs = parse_tools(declared)
-    mode, named = read_tool_choice(body.tool_choice)
-    several = body.parallel_tool_calls is not False and not (
-        isinstance(body.tool_choice, dict) and body.tool_choice.get("type") == "function"
-    )
     return ChatJob(
         messages=read_input(body),
-        tools=tool_use(specs, mode, named, several),
+        tools=choose_tools(parse_tools(declared), body.tool_choice, body.parallel_tool_calls),
         answer=AnswerFormat.from_request(
             object_or_none((body.text or {}).get("format"), "text.format")
         ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -27,6 +27,8 @@ from culet.server.model import ServedModel
 from culet.server.stream import EventStream, until_disconnect
 
 T = TypeVar("T")
+Job = TypeVar("Job", ChatJob, TextJob)
+Starter = Callable[[ServedModel, Job, float | None, Executor | None], Awaitable[Generation]]
 _BODY_BYTES = "culet.body_bytes"
 _LARGE_BODY_BYTES = 256 * 1024
 
@@ -92,24 +94,18 @@ class ServerState:
                 f"there are {len(job.tools.specs)} tools, at most {self.limits.tools} are allowed",
                 param="tools",
             )
-        release = self.admit(self._choices(job.sampling.get("n", 1)))
-        try:
-            generation = await start_chat(
-                self.model, job, self.limits.request_seconds, self.executor_for(request)
-            )
-        except BaseException:
-            release()
-            raise
-        generation.when_closed(release)
-        return generation
+        return await self._start(start_chat, request, job)
 
     async def start_text(self, request: Request, job: TextJob) -> Generation:
         """Start a plain completion; errors as `start_chat`."""
+        return await self._start(start_text, request, job)
+
+    async def _start(self, start: Starter[Job], request: Request, job: Job) -> Generation:
+        """Take places for all choices and start; they are given back when the answer is closed."""
         release = self.admit(self._choices(job.sampling.get("n", 1)))
         try:
-            generation = await start_text(
-                self.model, job, self.limits.request_seconds, self.executor_for(request)
-            )
+            seconds, executor = self.limits.request_seconds, self.executor_for(request)
+            generation = await start(self.model, job, seconds, executor)
         except BaseException:
             release()
             raise
