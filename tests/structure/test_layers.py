@@ -26,14 +26,12 @@ ALLOWED: dict[str, set[str]] = {
         "quant",
     },
     "chat": {"chat"},
-    "media": {"media"},
     "engine": {"engine", "models", "ops.interface", "quant", "system"},
     "llm": {
         "chat",
         "engine",
         "formats",
         "llm",
-        "media",
         "models",
         "ops.interface",
         "ops.select",
@@ -63,8 +61,7 @@ ALLOWED: dict[str, set[str]] = {
 
 # Packages that only some parts may import.
 CONFINED: dict[str, tuple[str, ...]] = {
-    "torch": ("ops.gpu",),
-    "triton": ("ops.gpu",),
+    "torch": (),
     "transformers": (),
     "huggingface_hub": ("hub",),
     "tokenizers": ("evals.tokens",),
