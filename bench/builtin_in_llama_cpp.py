@@ -20,7 +20,7 @@ import numpy as np
 
 import culet
 from culet.builtin import MODEL_PATH
-from llama_cpp import Server, running_server
+from llama_cpp import BIN_DIR_HELP, Server, running_server
 
 ROOT = Path(__file__).parents[1]
 GOLDENS = ROOT / "tests" / "builtin" / "goldens.json"
@@ -31,7 +31,7 @@ MIN_EQUAL = 38
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("bin_dir", type=Path)
+    parser.add_argument("bin_dir", type=Path, metavar="LLAMA_BIN_DIR", help=BIN_DIR_HELP)
     parser.add_argument("model", type=Path, nargs="?", default=MODEL_PATH)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()

@@ -18,44 +18,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from culet.errors import CuletError
 from culet.formats.opening import open_checkpoint
+from llama_cpp import BIN_DIR_HELP
+from processes import run
 
 _PROMPT = "The capital of France is"
 _TOKENS = 64
-
-
-@dataclass(frozen=True)
-class Finished:
-    """One process that ran to its end."""
-
-    seconds: float
-    peak_rss_bytes: int
-
-
-def run(command: Sequence[str | Path]) -> Finished:
-    """Run a command to its end; `SystemExit` with its output if it fails."""
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        [str(c) for c in command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert process.stdout is not None
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.perf_counter() - start
-    if process.returncode:
-        raise SystemExit(f"{command[0]} failed:\n{output.decode(errors='replace')[-2000:]}")
-    return Finished(seconds, usage.ru_maxrss * 1024)
 
 
 def culet(*words: str | Path) -> list[str | Path]:
@@ -185,9 +158,9 @@ def is_accepted(path: Path) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("--peer", type=Path, metavar="LLAMA_BIN_DIR")
+    parser.add_argument("--peer", type=Path, metavar="LLAMA_BIN_DIR", help=BIN_DIR_HELP)
     parser.add_argument("--scratch", type=Path, default=Path())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kills", type=int, default=10)

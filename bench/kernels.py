@@ -56,7 +56,7 @@ def best_seconds(action: Callable[[], None], threads: int, repeats: int) -> floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--types", default="Q4_0,Q4_K,Q5_K,Q6_K,Q8_0,BF16")
     parser.add_argument("--rows", default="1,2,4,8,64,512")
     parser.add_argument("--shape", default="6144x1536")

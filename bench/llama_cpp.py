@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_START_SECONDS = 120
+from http_load import free_port, serving
+from processes import run
+
+BIN_DIR_HELP = "folder of llama.cpp's programs; bench/README.md says how to build them"
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def save_logits(
     """Run `llama-perplexity` over `text` and read what it wrote."""
     command = [bin_dir / "llama-perplexity", "-m", model, "-f", text, "-c", num_ctx, "-b", num_ctx]
     command += ["--chunks", num_chunks, "-t", threads, "--save-all-logits", out]
-    subprocess.run([str(c) for c in command], check=True, capture_output=True)
+    run(command)
     return read_logits_file(out)
 
 
@@ -72,13 +71,6 @@ class Server:
             found: dict[str, Any] = json.load(answer)
             return found
 
-    def healthy(self) -> bool:
-        try:
-            with urllib.request.urlopen(self._base + "/health") as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, ConnectionError):
-            return False
-
     def greedy(self, ids: list[int], num_tokens: int) -> list[int]:
         """Ids of the greedy continuation of `ids`."""
         body = {"prompt": ids, "n_predict": num_tokens, "temperature": 0, "return_tokens": True}
@@ -94,22 +86,8 @@ class Server:
 @contextmanager
 def running_server(bin_dir: Path, model: Path, threads: int, num_ctx: int) -> Iterator[Server]:
     """llama-server on a free port of the loopback interface, ended on leaving."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [bin_dir / "llama-server", "-m", model, "--host", "127.0.0.1", "--port", port]
-    command += ["-t", threads, "-c", num_ctx, "--parallel", 1, "--no-webui"]
-    process = subprocess.Popen(
-        [str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        server = Server(port)
-        deadline = time.monotonic() + _START_SECONDS
-        while not server.healthy():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"{bin_dir / 'llama-server'} did not start with {model}")
-            time.sleep(0.2)
-        yield server
-    finally:
-        process.terminate()
-        process.wait()
+    port = free_port()
+    command = [bin_dir / "llama-server", "-m", model, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["-t", str(threads), "-c", str(num_ctx), "--parallel", "1", "--no-webui"]
+    with serving(command, port):
+        yield Server(port)

@@ -21,19 +21,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from files import answer, measure_starts, peer_answer, run
+from files import answer, measure_starts, peer_answer
 from http_load import free_port, serving, throughput
+from llama_cpp import BIN_DIR_HELP
+from processes import run
+from rows import append_row, commit, machine
 from vs_llama_cpp import (
     Test,
     batched_test,
-    commit,
     compare,
     decode_test,
-    machine,
     prefill_test,
     probe,
     score_test,
-)  # fmt: skip
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "peers.jsonl"
@@ -145,7 +146,6 @@ def measure(args: argparse.Namespace) -> None:
         if unknown:
             raise SystemExit(f"no such measurement: {', '.join(unknown)}; of: {', '.join(chosen)}")
         chosen = {name: chosen[name] for name in args.only.split(",")}
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     for model in args.models:
         for name, function in chosen.items():
             before = probe(args.threads).state
@@ -156,8 +156,7 @@ def measure(args: argparse.Namespace) -> None:
                 "date": time.strftime("%Y-%m-%d"), "commit": commit(),
                 "state": states.pop() if len(states) == 1 else "mixed", **found,
             }  # fmt: skip
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_row(RESULTS, row)
 
 
 def read_results() -> dict[str, Results]:
@@ -264,14 +263,15 @@ def _document(machines: dict[str, Results]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
-    measured = commands.add_parser("measure")
-    measured.add_argument("bin_dir", type=Path, metavar="LLAMA_BIN_DIR")
+    measured = commands.add_parser("measure", help="run both in turns, and add rows to the results")
+    measured.add_argument("bin_dir", type=Path, metavar="LLAMA_BIN_DIR", help=BIN_DIR_HELP)
     measured.add_argument("models", type=Path, nargs="+", metavar="MODEL")
     measured.add_argument("--rounds", type=int, default=3)
     measured.add_argument("--threads", type=int, default=2)
     measured.add_argument("--only", help="names of measurements, separated by commas")
     measured.set_defaults(run=measure)
-    commands.add_parser("table").set_defaults(run=table)
+    written = commands.add_parser("table", help="write docs/benchmarks.md and README's table")
+    written.set_defaults(run=table)
     args = parser.parse_args()
     args.run(args)
 

@@ -44,12 +44,6 @@ def mean_kl(exact: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     return float((np.exp(exact) * (exact - other)).sum(axis=-1).mean())
 
 
-def logits_of(model: Path, backend: str, ids: list[int], args: argparse.Namespace) -> NDArray:
-    kv_type = "f32" if backend == "reference" else "f16"
-    with culet.load(model, backend=backend, context_length=len(ids) + 8, kv_type=kv_type) as llm:
-        return llm.logits(ids)
-
-
 def kl(args: argparse.Namespace) -> dict[str, object]:
     with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
         peer = llama_cpp.save_logits(
@@ -131,12 +125,12 @@ def greedy(args: argparse.Namespace) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["kl", "greedy"])
-    parser.add_argument("bin_dir", type=Path)
+    parser.add_argument("bin_dir", type=Path, metavar="LLAMA_BIN_DIR", help=llama_cpp.BIN_DIR_HELP)
     parser.add_argument("model", type=Path)
     parser.add_argument("--text", type=Path, default=Path(__file__).parents[1] / "LICENSE")
     parser.add_argument("--ctx", type=int, default=256)
-    parser.add_argument("--chunks", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--chunks", type=int, default=3, help="of --ctx tokens (kl)")
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer (greedy)")
     parser.add_argument("--scratch", type=Path, help="folder for llama.cpp's logits file")
     args = parser.parse_args()
     result = kl(args) if args.what == "kl" else greedy(args)

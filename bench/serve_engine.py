@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -24,7 +23,10 @@ import numpy as np
 
 import culet
 from culet.engine.request import EnginePrompt, SamplingParams
-from vs_llama_cpp import commit, machine, probe
+from llama_cpp import BIN_DIR_HELP
+from processes import run
+from rows import append_row, commit, machine
+from vs_llama_cpp import probe
 
 
 def decode(llm: culet.LLM, batch: int, args: argparse.Namespace, seed: int) -> dict[str, float]:
@@ -68,17 +70,13 @@ def decode_peer(bin_dir: Path, batch: int, args: argparse.Namespace) -> float:
     command += ["-npp", args.prompt, "-ntg", args.tokens, "-npl", batch, "-fa", "on"]
     command += ["-c", batch * (args.prompt + args.tokens) + 256, "-b", 2048, "-ub", 512]
     command += ["--output-format", "jsonl"]
-    out = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=True
-    ).stdout
-    row = json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
-    return float(row["speed_tg"])
+    return float(run(command).last_object()["speed_tg"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("bin_dir", type=Path, nargs="?", help="llama.cpp's programs; none: no peer")
+    parser.add_argument("bin_dir", type=Path, nargs="?", metavar="LLAMA_BIN_DIR", help=BIN_DIR_HELP)
     parser.add_argument("--batches", default="1,2,4,8,16")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
@@ -86,7 +84,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32, metavar="N")
     parser.add_argument("--temp", type=float, default=1.0)
     parser.add_argument("--backend", default="auto")
-    parser.add_argument("--append", type=Path)
+    parser.add_argument("--append", type=Path, metavar="FILE", help="add the row to this file")
     args = parser.parse_args()
     batches = [int(b) for b in args.batches.split(",")]
     rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -118,22 +116,18 @@ def main() -> None:
         }
         for batch, found in rows.items()
     }
-    line = json.dumps(
-        {
-            "what": "engine decode" + (" / llama-batched-bench" if args.bin_dir else ""),
-            "model": args.model.name,
-            "threads": args.threads,
-            "machine": machine(),
-            "date": time.strftime("%Y-%m-%d"),
-            "commit": commit(),
-            "batches": summary,
-        }
-    )
-    print(line)
+    row = {
+        "what": "engine decode" + (" / llama-batched-bench" if args.bin_dir else ""),
+        "model": args.model.name,
+        "threads": args.threads,
+        "machine": machine(),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "batches": summary,
+    }
+    print(json.dumps(row))
     if args.append:
-        args.append.parent.mkdir(parents=True, exist_ok=True)
-        with args.append.open("a") as file:
-            file.write(line + "\n")
+        append_row(args.append, row)
 
 
 if __name__ == "__main__":

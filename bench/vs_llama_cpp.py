@@ -19,12 +19,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import re
-import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass
@@ -33,6 +29,9 @@ from statistics import median
 from typing import Any
 
 from culet import _native
+from llama_cpp import BIN_DIR_HELP
+from processes import run
+from rows import append_row, commit, machine
 
 FAST_READ_GB_PER_S = 42.0  # between the two states measured on the test machine: 33-35 and 52-62
 PROBE_BYTES = 512 << 20
@@ -141,8 +140,7 @@ class Ours:
 def run_ours(model: Path, test: Test, threads: int) -> Ours:
     command = [sys.executable, "-m", "culet", "bench", str(model), "--json"]
     command += ["--threads", str(threads), *test.ours]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = json.loads(out.splitlines()[-1])
+    found = run(command).last_object()
     row = next(r for r in found["results"] if r["test"] == test.ours_name)
     held = found["held_bytes"]
     # A tied token table is the head.
@@ -156,36 +154,24 @@ def run_peer(bin_dir: Path, model: Path, test: Test, threads: int, text: Path) -
     command = [str(bin_dir / program), "-m", str(model), "-t", str(threads), *words]
     if program == "llama-perplexity":
         command += ["-f", str(text)]
-    out, peak = run_measured(command)
+    done = run(command)
     if program == "llama-perplexity":
-        return 512 / float(re.findall(r"([\d.]+) seconds per pass", out)[-1]), peak
-    row = json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
-    return row["avg_ts" if program == "llama-bench" else "speed_tg"], peak
-
-
-def run_measured(command: list[str]) -> tuple[str, int]:
-    """Everything that a program printed, and its peak resident bytes."""
-    with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        text = out.read()
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{text[-2000:]}")
-    return text, usage.ru_maxrss << 10
+        seconds = float(re.findall(r"([\d.]+) seconds per pass", done.output)[-1])
+        return 512 / seconds, done.peak_rss_bytes
+    row = done.last_object()
+    return row["avg_ts" if program == "llama-bench" else "speed_tg"], done.peak_rss_bytes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("bin_dir", type=Path)
+    parser.add_argument("bin_dir", type=Path, metavar="LLAMA_BIN_DIR", help=BIN_DIR_HELP)
     parser.add_argument("model", type=Path)
     parser.add_argument("--tests", help="names, separated by commas (default: all)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--depth", type=int, default=8192)
     parser.add_argument("--text", type=Path, default=LICENSE)
-    parser.add_argument("--append", type=Path)
+    parser.add_argument("--append", type=Path, metavar="FILE", help="add the row to this file")
     args = parser.parse_args()
     chosen = tests(args.depth)
     if args.tests:
@@ -207,9 +193,7 @@ def main() -> None:
     }
     print(json.dumps(row))
     if args.append:
-        args.append.parent.mkdir(parents=True, exist_ok=True)
-        with args.append.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_row(args.append, row)
 
 
 def compare(
@@ -259,22 +243,6 @@ def read_share(ours: Ours, probes: list[Probe]) -> float:
     """Rate at which a step of one sequence reads weights, over that of the probes around it."""
     read = sum(p.read_gb_per_s for p in probes) / len(probes)
     return ours.weight_bytes * ours.tokens_per_second / 1e9 / read
-
-
-def machine() -> str:
-    """The CPU's name and the ISA level that Culet takes there: hosts hide which model a CPU is."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            name = line.split(":", 1)[1].strip()
-            break
-    else:
-        name = platform.machine()
-    return f"{name}, {_native.isa_levels()[0]}"
-
-
-def commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":
