@@ -18,11 +18,7 @@ from culet.chat.tokenizer import Tokenizer
 from culet.errors import ModelFileError, RequestError
 from support.toy_vocabularies import (
     GEMMA4_CONTROL,
-    gemma3_metadata,
-    gemma3_oracle,
     gemma4_metadata,
-    gemma4_oracle,
-    gemma4_tables,
     odd_texts,
 )
 
@@ -35,26 +31,6 @@ PROSE = (
     "🙂🙂👩\u200d👧",
     "la" * 300,
 )
-
-
-@pytest.fixture(scope="module")
-def gemma4() -> Tokenizer:
-    return Tokenizer.from_gguf(gemma4_metadata())
-
-
-@pytest.fixture(scope="module")
-def oracle4() -> tokenizers.Tokenizer:
-    return gemma4_oracle(*gemma4_tables())
-
-
-@pytest.fixture(scope="module")
-def pieces3() -> sentencepiece.SentencePieceProcessor:
-    return gemma3_oracle()
-
-
-@pytest.fixture(scope="module")
-def gemma3(pieces3: sentencepiece.SentencePieceProcessor) -> Tokenizer:
-    return Tokenizer.from_gguf(gemma3_metadata(pieces3))
 
 
 def test_fault_048_merges_and_scores_in_one_file(oracle4: tokenizers.Tokenizer) -> None:

@@ -17,9 +17,6 @@ from culet.errors import RequestError
 from support.toy_vocabularies import (
     GEMMA3_CONTROL,
     GEMMA4_CONTROL,
-    gemma3_metadata,
-    gemma3_oracle,
-    gemma4_metadata,
     gemma4_oracle,
     gemma4_tables,
     odd_texts,
@@ -29,29 +26,9 @@ from support.toy_vocabularies import (
 NUM_TEXTS = 3000
 
 
-@pytest.fixture(scope="module")
-def gemma4() -> Tokenizer:
-    return Tokenizer.from_gguf(gemma4_metadata())
-
-
-@pytest.fixture(scope="module")
-def plain_oracle4() -> tokenizers.Tokenizer:
-    return gemma4_oracle(*gemma4_tables())
-
-
-@pytest.fixture(scope="module")
-def pieces3() -> sentencepiece.SentencePieceProcessor:
-    return gemma3_oracle()
-
-
-@pytest.fixture(scope="module")
-def gemma3(pieces3: sentencepiece.SentencePieceProcessor) -> Tokenizer:
-    return Tokenizer.from_gguf(gemma3_metadata(pieces3))
-
-
-def test_ranked_ids_of_plain_text(gemma4: Tokenizer, plain_oracle4: tokenizers.Tokenizer) -> None:
+def test_ranked_ids_of_plain_text(gemma4: Tokenizer, oracle4: tokenizers.Tokenizer) -> None:
     for text in odd_texts(NUM_TEXTS, 1, GEMMA4_CONTROL):
-        assert gemma4.encode(text, add_bos=False) == plain_oracle4.encode(text).ids, repr(text)
+        assert gemma4.encode(text, add_bos=False) == oracle4.encode(text).ids, repr(text)
 
 
 def test_ranked_ids_with_control_tokens(gemma4: Tokenizer) -> None:
@@ -71,14 +48,14 @@ def test_runs_of_white_space(
     gemma3: Tokenizer,
     pieces3: sentencepiece.SentencePieceProcessor,
     gemma4: Tokenizer,
-    plain_oracle4: tokenizers.Tokenizer,
+    oracle4: tokenizers.Tokenizer,
 ) -> None:
     for character in ("\n", " ", "\t", "\r\n"):
         for count in range(1, 41):
             run = character * count
             for text in (run, f"a{run}b", f"{run}b", f"a{run} {run}"):
                 assert gemma3.encode(text, add_bos=False) == pieces3.EncodeAsIds(text), repr(text)
-                expected = plain_oracle4.encode(text).ids
+                expected = oracle4.encode(text).ids
                 assert gemma4.encode(text, add_bos=False) == expected, repr(text)
 
 

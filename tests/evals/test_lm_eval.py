@@ -17,9 +17,7 @@ import pytest
 
 import culet
 from culet.cli.main import main
-from culet.server.limits import Limits
-from culet.server.model import ServedModel
-from culet.server.state import ServerState
+from support.http_requests import serve_llm
 
 _PYTHON = os.environ.get("CULET_LM_EVAL")
 _QUESTIONS = [
@@ -86,16 +84,7 @@ def test_the_harness_finds_what_eval_choice_finds(
     expected = json.loads(capsys.readouterr().out.splitlines()[-1])
 
     with culet.load(model_path) as llm:
-        model = ServedModel(
-            name="tiny",
-            engine=llm.engine,
-            tokenizer=llm.tokenizer,
-            template=llm.renderer,
-            context_length=llm.context_length,
-            num_ids=llm.num_ids,
-            constraints=llm.constraints,
-        )
-        with serving(ServerState(model, Limits())) as url:
+        with serving(serve_llm(llm)) as url:
             found = harness(url, tmp_path)
     assert found["acc,none"] == expected["accuracy"]
     assert found["acc_norm,none"] == expected["accuracy_by_byte"]

@@ -9,28 +9,14 @@ from culet import _native
 from culet.ops.cpu.backend import CpuOps
 from culet.ops.interface import Precision
 from culet.quant.tensor import QTensor
-from culet.quant.types import BY_ID, BY_NAME
+from culet.quant.types import BY_NAME
+from support.stored_tensors import F16_OFFSETS
 
 Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
 
 LEVELS = _native.isa_levels()
-WEIGHT_TYPES = [t.name for t in BY_ID.values() if not t.is_integer]
-CODED_TYPES = [name for name in WEIGHT_TYPES if BY_NAME[name].block_values > 1]
 UNIT_ROUNDOFF = 2.0**-24
-
-# Byte offsets of f16 scales and mins in a block.
-_F16_OFFSETS = {
-    **dict.fromkeys(["Q4_1", "Q5_1", "Q4_K", "Q5_K"], [0, 2]),
-    "Q2_K": [80, 82],
-    "Q3_K": [108],
-    "Q6_K": [208],
-    "TQ1_0": [52],
-    "TQ2_0": [64],
-    "IQ1_M": [],
-    "MXFP4": [],
-    "NVFP4": [],
-}
 
 
 def random_weight(
@@ -51,7 +37,7 @@ def random_weight(
         return QTensor(f"random_{name}", qtype, shape, stored)
     data = rng.integers(lowest_byte, 256, (num_rows, qtype.row_bytes(num_cols)), dtype=np.uint8)
     blocks = data.reshape(-1, qtype.block_bytes)
-    for offset in _F16_OFFSETS.get(name, [0]):
+    for offset in F16_OFFSETS.get(name, []):
         scales = rng.uniform(1 / 128, 1 / 64, len(blocks)).astype(np.float16)
         blocks[:, offset : offset + 2] = scales.view(np.uint8).reshape(-1, 2)
     if name == "MXFP4":

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cpu_cases import (
-    CODED_TYPES,
     LEVELS,
-    WEIGHT_TYPES,
     bf16_rounded,
     cpu_ops,
     decoded,
@@ -18,6 +16,7 @@ from cpu_cases import (
 )
 
 from culet.quant.types import BY_NAME
+from support.stored_tensors import CODED_TYPES, WEIGHT_TYPES
 
 NUM_ROWS = 37  # two whole tiles of 16 and a part of one
 

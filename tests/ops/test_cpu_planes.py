@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cpu_cases import WEIGHT_TYPES, cpu_ops, decoded, random_weight
+from cpu_cases import cpu_ops, decoded, random_weight
 
 from culet.errors import ModelFileError
 from culet.quant.tensor import QTensor
 from culet.quant.types import BY_NAME
+from support.stored_tensors import WEIGHT_TYPES, assert_same_bits
 
 
 def stored_values(source: QTensor) -> np.ndarray:
     values = np.empty(source.shape, np.float32)
     cpu_ops().table(source, "disk").decode_rows(0, values)
     return values
-
-
-def assert_same_bits(found: np.ndarray, expected: np.ndarray) -> None:
-    nan = np.isnan(found) & np.isnan(expected)
-    assert ((found.view(np.uint32) == expected.view(np.uint32)) | nan).all()
 
 
 @pytest.mark.parametrize("num_rows", [1, 16, 35])

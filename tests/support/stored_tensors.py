@@ -13,7 +13,7 @@ CODED_TYPES = [name for name in WEIGHT_TYPES if BY_NAME[name].block_values > 1]
 
 # Where a block holds its f16 scale and, second, its f16 min. IQ1_M's is in four nibbles; MXFP4 and
 # NVFP4 have bytes, all values of which occur in enough random blocks.
-_F16_OFFSETS = {
+F16_OFFSETS = {
     **dict.fromkeys(["Q4_0", "Q5_0", "Q8_0", "Q1_0", "Q2_0", "IQ4_NL", "IQ4_XS"], [0]),
     **dict.fromkeys(["IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"], [0]),
     **dict.fromkeys(["Q4_1", "Q5_1", "Q4_K", "Q5_K"], [0, 2]),
@@ -53,7 +53,7 @@ def edge_tensor(name: str) -> QTensor:
         return tensor
     blocks = tensor.data.reshape(num_edges, num_edges, tensor.qtype.block_bytes)
     by_row = np.repeat(EDGE_F16[:, None], num_edges, axis=1)
-    for offset, edges in zip(_F16_OFFSETS.get(name, []), [by_row, by_row.T], strict=False):
+    for offset, edges in zip(F16_OFFSETS.get(name, []), [by_row, by_row.T], strict=False):
         blocks[:, :, offset] = edges & 0xFF
         blocks[:, :, offset + 1] = edges >> 8
     if name == "IQ1_M":

@@ -1,36 +1,21 @@
 """Makers of damaged and hostile GGUF files, one for each check of the reader.
 
-Each maker returns the bytes of one file; `expected` is what the error must say.
+Each maker returns the bytes of one file.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
 
+from hostile.makers import Maker, registering
 from hostile.raw import ARRAY, BOOL, STRING, U8, U32, array, gguf, key, string, tensor
 
 GOOD_TENSOR = tensor("a.weight")
 HUGE = 1 << 40
 
 
-@dataclass(frozen=True)
-class Maker:
-    name: str
-    make: Callable[[], bytes]
-    expected: str
-
-
 MAKERS: list[Maker] = []
-
-
-def maker(expected: str) -> Callable[[Callable[[], bytes]], Callable[[], bytes]]:
-    def register(make: Callable[[], bytes]) -> Callable[[], bytes]:
-        MAKERS.append(Maker(make.__name__, make, expected))
-        return make
-
-    return register
+maker = registering(MAKERS)
 
 
 @maker("the file is empty")

@@ -1,6 +1,6 @@
 """Makers of damaged and hostile safetensors files, one for each check of the header's reader.
 
-Each maker returns the bytes of one file; `expected` is what the error must say.
+Each maker returns the bytes of one file.
 """
 
 from __future__ import annotations
@@ -8,27 +8,12 @@ from __future__ import annotations
 import json
 import random
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Maker:
-    name: str
-    make: Callable[[], bytes]
-    expected: str
-
+from hostile.makers import Maker, registering
 
 MAKERS: list[Maker] = []
-
-
-def maker(expected: str) -> Callable[[Callable[[], bytes]], Callable[[], bytes]]:
-    def register(make: Callable[[], bytes]) -> Callable[[], bytes]:
-        MAKERS.append(Maker(make.__name__, make, expected))
-        return make
-
-    return register
+maker = registering(MAKERS)
 
 
 def file(header: bytes | dict[str, Any], data: bytes = b"", length: int | None = None) -> bytes:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from culet.formats.gguf_writer import float_tensor, write_gguf
 from culet.quant.tensor import QTensor
 from culet.quant.types import BY_NAME
+from support.stored_tensors import F16_OFFSETS
 from support.toy_vocabularies import (
     GEMMA4_CONTROL,
     gemma4_metadata,
@@ -97,7 +98,7 @@ def random_blocks(name: str, type_name: str, shape: tuple[int, ...]) -> QTensor:
         return QTensor(name, qtype, shape, np.ascontiguousarray(upper).view(np.uint8))
     data = rng.integers(0, 256, (num_rows, qtype.row_bytes(shape[-1])), dtype=np.uint8)
     blocks = data.reshape(-1, qtype.block_bytes)
-    for offset in _F16_PLACES.get(type_name, ()):
+    for offset in F16_OFFSETS.get(type_name, []):
         scales = rng.uniform(0.0005, 0.001, len(blocks)).astype("<f2")
         blocks[:, offset : offset + 2] = scales.view(np.uint8).reshape(-1, 2)
     if type_name == "IQ1_M":  # the scale's nibbles lie in the upper halves of four words
@@ -108,18 +109,6 @@ def random_blocks(name: str, type_name: str, shape: tuple[int, ...]) -> QTensor:
     if type_name == "NVFP4":
         blocks[:, :4] = 24
     return QTensor(name, qtype, shape, data)
-
-
-_F16_PLACES = {
-    **dict.fromkeys(["Q4_0", "Q5_0", "Q8_0", "Q1_0", "Q2_0", "IQ4_NL", "IQ4_XS"], (0,)),
-    **dict.fromkeys(["IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"], (0,)),
-    **dict.fromkeys(["Q4_1", "Q5_1", "Q4_K", "Q5_K"], (0, 2)),
-    "Q2_K": (80, 82),
-    "Q3_K": (108,),
-    "Q6_K": (208,),
-    "TQ1_0": (52,),
-    "TQ2_0": (64,),
-}
 
 
 def e_series() -> WildModel:
