@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+import culet
+from culet.cli.main import build_parser
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "culet"
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 FOLDERS = {p.name for p in (*ROOT.iterdir(), *PACKAGE.iterdir()) if p.is_dir()}
 PARTS = {p.stem for p in PACKAGE.iterdir() if not p.name.startswith("_")}
 _FILE = re.compile(r"[\w./*-]+\.(py|pyi|cpp|h|inc|md)|[\w.-]+/[\w./*-]*")
@@ -20,7 +27,7 @@ def is_there(name: str) -> bool:
 
     Documents leave out src/culet, and where a whole page is about one folder, that folder too.
     """
-    roots = (ROOT, PACKAGE, ROOT / "csrc", PACKAGE / "formats")
+    roots = (ROOT, PACKAGE, ROOT / "csrc", ROOT / "bench", PACKAGE / "formats")
     return any(next(root.glob(name.rstrip("/")), None) is not None for root in roots)
 
 
@@ -38,7 +45,7 @@ def modules_in(text: str) -> list[str]:
     return [f"{part}/{name}" for part, name in quoted if part in PARTS and name not in endings]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_a_document_names_exists(document: Path) -> None:
     text = document.read_text()
     missing = [name for name in paths_in(text) if not is_there(name)]
@@ -51,6 +58,32 @@ def test_what_a_document_names_exists(document: Path) -> None:
         if not (document.parent / link).exists():
             missing.append(link)
     assert not missing
+
+
+def test_every_public_name_is_described() -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+    assert [name for name in culet.__all__ if f"| `{name}` |" not in text] == []
+
+
+def words_of(command: str) -> list[str]:
+    """A shell line of a document as arguments of `culet`; empty for another program's."""
+    words = shlex.split(command.split(" | ")[-1], comments=True)
+    return words[1:] if words[:1] == ["culet"] else []
+
+
+def test_commands_of_documents_are_understood() -> None:
+    """Every indented line that calls `culet` parses; what it would do is not done."""
+    lines = [
+        line.strip()
+        for document in DOCUMENTS
+        for line in document.read_text().splitlines()
+        if line.startswith("    ") and "culet " in line and "[" not in line
+    ]
+    commands = [words for line in lines if (words := words_of(line))]
+    assert len(commands) > 8
+    for words in commands:
+        args = build_parser(words[0]).parse_args(words)
+        assert args.command == words[0]
 
 
 def test_paths_are_recognised() -> None:
