@@ -22,7 +22,7 @@ void decode_rows(const Table& table, int64_t first,
     const int64_t cols = table.rows->num_cols(), count = static_cast<int64_t>(out.shape(0));
     if (first < 0 || first + count > table.rows->num_rows() ||
         static_cast<int64_t>(out.shape(1)) != cols) {
-        throw std::invalid_argument("out does not fit the rows of the table");
+        refuse("out does not fit the rows of the table");
     }
     std::vector<float> scratch(cols);
     for (int64_t i = 0; i < count; i++) {
@@ -31,14 +31,14 @@ void decode_rows(const Table& table, int64_t first,
 }
 
 double read_gb_per_s(int num_threads, int64_t num_bytes) {
-    if (num_bytes < 1 << 20) throw std::invalid_argument("a probe needs at least 1 MiB");
+    if (num_bytes < 1 << 20) refuse("a probe needs at least 1 MiB");
     const nb::gil_scoped_release release;
     Pool pool(num_threads);
     return probe_read(pool, num_bytes);
 }
 
 double fork_join_ns(int num_threads, int num_loops) {
-    if (num_loops < 1) throw std::invalid_argument("a probe needs at least 1 loop");
+    if (num_loops < 1) refuse("a probe needs at least 1 loop");
     const nb::gil_scoped_release release;
     Pool pool(num_threads);
     return probe_fork_join(pool, num_loops);
@@ -93,9 +93,7 @@ void bind_recorder(nb::module_& m) {
         .def("rms_norm", &R::rms_norm, nb::arg("out"), nb::arg("x"), nb::arg("norm"),
              nb::arg("eps"))
         .def("logits", &R::logits, nb::arg("out"), nb::arg("hidden"), nb::arg("head"),
-             none("softcap"))
-        .def("top_logits", &R::top_logits, nb::arg("ids"), nb::arg("values"), nb::arg("hidden"),
-             nb::arg("head"), none("softcap"));
+             none("softcap"));
 }
 
 }  // namespace
@@ -113,7 +111,7 @@ void bind_cpu(nb::module_& m) {
                int kv_type) {
                 if (num_pages < 1 || page_tokens < 1 || num_heads < 1 || head_dim < 1 ||
                     kv_type < 0 || kv_type > static_cast<int>(KvType::q8_0)) {
-                    throw std::invalid_argument("sizes of K/V storage must be positive");
+                    refuse("sizes of K/V storage must be positive");
                 }
                 new (self) KvLayer{KvStore(static_cast<KvType>(kv_type), num_pages, page_tokens,
                                            num_heads, head_dim)};

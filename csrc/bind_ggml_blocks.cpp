@@ -4,7 +4,6 @@
 #include <nanobind/stl/string.h>
 
 #include <optional>
-#include <stdexcept>
 #include <string>
 
 #include "bindings.h"
@@ -20,9 +19,6 @@ template <typename T>
 using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Rows = Matrix<const uint8_t>;
 using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// nanobind turns std::invalid_argument into ValueError.
-[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 const PlaneForm& known_form(int ggml_id) {
     const PlaneForm* form = ggml::plane_form(ggml_id);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <stdexcept>
 
 #include "bindings.h"
 #include "ggml_pack.h"
@@ -18,7 +17,7 @@ using OutRows = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>
 using OutFloats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void check(bool holds, const char* message) {
-    if (!holds) throw std::invalid_argument(message);
+    if (!holds) refuse(message);
 }
 
 // Threads that re-encode between stored rows and planes.

@@ -1,4 +1,4 @@
-// The table of plane forms, one row per ggml type. `culet/quant/planes.py` states the same table;
+// The table of plane forms, one row per ggml type. `culet/quant/forms.py` states the same table;
 // a test compares the two.
 #include "ggml_blocks.h"
 

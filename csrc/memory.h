@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace culet {
 
@@ -28,7 +29,7 @@ public:
         if (p == MAP_FAILED) throw std::bad_alloc();
         data_ = static_cast<uint8_t*>(p);
         if (!huge) return;
-        const int64_t page_bytes = 4096;
+        const int64_t page_bytes = sysconf(_SC_PAGESIZE);
         const int64_t head =
             (kHugePageBytes - reinterpret_cast<intptr_t>(data_) % kHugePageBytes) % kHugePageBytes;
         const int64_t end = (num_bytes + page_bytes - 1) / page_bytes * page_bytes;

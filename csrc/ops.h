@@ -84,8 +84,6 @@ void per_layer_step(Context&, Matrix x, Matrix per_layer, const Planes& gate,
                     const Planes& projection, Norm norm);
 // softcap 0: none.
 void logits(Context&, Matrix out, Matrix hidden, const Planes& head, float softcap);
-void top_logits(Context&, int32_t* ids, float* values, int num_top, Matrix hidden,
-                const Planes& head, float softcap);
 
 // Building blocks shared with the experts.
 void gate_up_product(Context&, Matrix out, const Activations& acts, const Planes& gate,

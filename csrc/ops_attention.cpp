@@ -115,8 +115,7 @@ private:
         }
     }
 
-    // ---- one unit, one segment
-    // -------------------------------------------------------------------
+    // ---- one unit, one segment -----------------------------------------------------------------
     void load_queries(const Unit& unit, uint8_t* queries) {
         for (int t = 0; t < num_query_tiles(unit); t++) {
             uint8_t* tile = queries + t * query_tile_bytes();
@@ -254,8 +253,7 @@ private:
         }
     }
 
-    // ---- order of work
-    // -----------------------------------------------------------------------------
+    // ---- order of work -------------------------------------------------------------------------
     void run_by_unit(int num_units) {
         const int num_threads = context_.num_threads();
         std::vector<Scratch> scratch;

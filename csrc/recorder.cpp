@@ -1,12 +1,9 @@
 #include "recorder.h"
 
 #include <cstring>
-#include <stdexcept>
 
 namespace culet {
 namespace {
-
-[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 void check(bool holds, const char* message) {
     if (!holds) refuse(message);
@@ -384,29 +381,6 @@ void Recorder::logits(nb::handle out, nb::handle hidden, const Weight& head,
     keep(nb::find(head));
     add("logits",
         [=, &planes](Context& c) { culet::logits(c, y, h, planes, softcap.value_or(0.0f)); });
-}
-
-void Recorder::top_logits(nb::handle ids, nb::handle values, nb::handle hidden, const Weight& head,
-                          std::optional<float> softcap) {
-    using Ids = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-    Ids list;
-    if (!nb::try_cast<Ids>(ids, list, false)) {
-        throw nb::type_error("ids must be a writable contiguous int32 matrix");
-    }
-    const Matrix y = matrix(values, "values", true), h = matrix(hidden, "hidden", false);
-    const Planes& planes = head.planes;
-    check(static_cast<int64_t>(list.shape(0)) == h.rows && y.rows == h.rows &&
-              static_cast<int64_t>(list.shape(1)) == y.cols && y.stride == y.cols,
-          "ids, values and hidden do not fit");
-    check(y.cols <= planes.num_rows && h.cols == planes.num_cols, "head does not fit");
-    check(!softcap || *softcap > 0.0f, "softcap must be positive");
-    keep(ids);
-    keep(nb::find(head));
-    int32_t* out = list.data();
-    add("top_logits", [=, &planes](Context& c) {
-        culet::top_logits(c, out, y.data, static_cast<int>(y.cols), h, planes,
-                          softcap.value_or(0.0f));
-    });
 }
 
 nb::dict Recorder::take_profile() {

@@ -1,7 +1,6 @@
 // Python's side of the command list: checks arguments, records commands, keeps buffers alive.
 #pragma once
 
-#include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
 #include <memory>
@@ -10,11 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bindings.h"
 #include "ops.h"
 
 namespace culet {
-
-namespace nb = nanobind;
 
 // Something to look rows up in, as Python holds it.
 struct Table {
@@ -94,8 +92,6 @@ public:
     void rms_norm(nb::handle out, nb::handle x, nb::handle norm, float eps);
     void logits(nb::handle out, nb::handle hidden, const Weight& head,
                 std::optional<float> softcap);
-    void top_logits(nb::handle ids, nb::handle values, nb::handle hidden, const Weight& head,
-                    std::optional<float> softcap);
 
     const char* isa() const { return kernels_->name; }
     int num_threads() const { return pool_.num_threads(); }

@@ -1,13 +1,8 @@
 // Checks of the arguments of recorded ops.
-#include <stdexcept>
-
 #include "recorder.h"
 
 namespace culet {
 namespace {
-
-// nanobind turns std::invalid_argument into ValueError.
-[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 [[noreturn]] void refuse_type(const char* name, const char* wanted) {
     throw nb::type_error((std::string(name) + " must be " + wanted).c_str());

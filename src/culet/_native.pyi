@@ -250,14 +250,6 @@ class Recorder:
         head: Weight,
         softcap: float | None,
     ) -> None: ...
-    def top_logits(
-        self,
-        ids: NDArray[np.int32],
-        values: NDArray[np.float32],
-        hidden: NDArray[np.float32],
-        head: Weight,
-        softcap: float | None,
-    ) -> None: ...
 
 def isa_levels() -> list[str]: ...
 def default_num_threads() -> int: ...

@@ -214,23 +214,6 @@ def test_logits_and_their_cap(ops: ReferenceOps, rng: np.random.Generator) -> No
     close(out, 30 * np.tanh(exact / 30), 16, 16.0 * 90)
 
 
-def test_top_logits_are_the_largest_lower_id_first(
-    ops: ReferenceOps, rng: np.random.Generator
-) -> None:
-    hidden, table = normal(rng, 3, 16), normal(rng, 40, 16)
-    table[[5, 21, 33]] = table[7]  # four equal logits
-    hidden[1] = table[7]  # which are the largest of this row
-    head, out = weight(ops, table), ops.empty(3, 40)
-    ops.logits(out, hidden, head, 30.0)
-    ids, values = np.empty((3, 6), np.int32), ops.empty(3, 6)
-    ops.top_logits(ids, values, hidden, head, 30.0)
-    assert ids[1, :4].tolist() == [5, 7, 21, 33]
-    for row in range(3):
-        order = sorted(range(40), key=lambda i: (-out[row, i], i))[:6]
-        assert ids[row].tolist() == order
-        np.testing.assert_array_equal(values[row], out[row, order])
-
-
 # ---- promises ------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("num_out", "num_in"), [(3, 5), (64, 32), (67, 40), (33, 2048), (1, 7)])
 def test_a_row_depends_on_no_other_row(

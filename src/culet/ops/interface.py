@@ -1,4 +1,4 @@
-"""The ops that models are written against. Backends: `reference` (numpy), `cpu` (C++), later `gpu`.
+"""The ops that models are written against. Backends: `reference` (numpy), `cpu` (C++).
 
 Rules that hold for every op:
 
@@ -309,15 +309,6 @@ class Ops(Protocol):
 
     def logits(self, out: Array, hidden: Array, head: Weight, softcap: float | None) -> None:
         """out [n, vocab] = c * tanh(z / c), z = hidden head^T; z itself with softcap None."""
-        ...
-
-    def top_logits(
-        self, ids: Int32Array, values: Array, hidden: Array, head: Weight, softcap: float | None
-    ) -> None:
-        """The k largest logits of each row, descending, lower id first where equal.
-
-        ids int32 [n, k] and values [n, k] are host arrays; no row of all logits is materialised.
-        """
         ...
 
 

@@ -322,16 +322,6 @@ class ReferenceOps:
     def logits(self, out: Array, hidden: Array, head: Weight, softcap: float | None) -> None:
         out[:] = softcapped(linear(hidden, head), softcap)
 
-    def top_logits(
-        self, ids: Int32Array, values: Array, hidden: Array, head: Weight, softcap: float | None
-    ) -> None:
-        num_kept = ids.shape[1]
-        for row in range(len(hidden)):
-            found = softcapped(linear(hidden[row : row + 1], head), softcap)[0]
-            # Stable, so that of equal logits the lower id comes first.
-            ids[row] = np.argsort(-found, kind="stable")[:num_kept]
-            values[row] = found[ids[row]]
-
 
 def expert_shares(scores: Float32Array, num_used: int, expert_scale: Float32Array) -> Float32Array:
     """Each expert's factor, 0 for unused ones, from router scores; both [n, num_experts]."""
