@@ -214,6 +214,7 @@ def test_refusals_and_failures_are_request_errors(tokenizer: Tokenizer) -> None:
         ("{{ 1 / 0 }}", "fails: ZeroDivisionError: division by zero"),
         ("{{ messages[9].content.x }}", "fails: .*undefined|fails: .*no element 9"),
         ("{{ 'a' * 999999999 }}", "fails: it makes far more text"),
+        ("{% set x = 1 %}", "makes no text of them"),
     ):
         template = ChatTemplate(source, "test", tokenizer.spelling)
         with pytest.raises(RequestError, match=message) as caught:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from culet.chat.syntax import CALL_CLOSE, CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, RESPONSE_OPEN
+from culet.chat.template import ChatTemplate
 from culet.server.limits import Access
 from culet.server.state import ServerState
 from support.live_server import serving, state_for
@@ -111,6 +114,54 @@ def refusal(answer: httpx.Response, field: str) -> str:
     message: str = answer.json()["error"]["message"]
     assert field in message, message
     return message
+
+
+# B. Hostile files
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [
+        "cycler.__init__.__globals__.os.system('touch {}')",
+        "''.__class__.__mro__[1].__subclasses__()",
+        "messages.__class__.__base__.__subclasses__()",
+        "raise_exception.__globals__",
+        "(messages|map(attribute='__class__')|list)[0]",
+    ],
+)
+def test_fault_024_templates_that_run_code(reach: str, tmp_path: Path) -> None:
+    """On every route that renders one: a 400, and nothing is run."""
+    mark = tmp_path / "mark"
+    expression = reach.replace("{}", str(mark))
+    state = state_for(script)
+    source = "{% for m in messages %}{{ " + expression + " }}{% endfor %}"
+    state.model = replace(
+        state.model, template=ChatTemplate(source, "t", state.model.tokenizer.spelling)
+    )
+    with serving(state) as url, httpx.Client(base_url=url, timeout=30) as client:
+        for path, body in (
+            ("/v1/chat/completions", {"messages": USER}),
+            ("/v1/chat/completions", {"messages": USER, "stream": True}),
+            ("/v1/responses", {"input": "hi"}),
+            ("/v1/messages", {"messages": USER, "max_tokens": 5}),
+            ("/v1/messages/count_tokens", {"messages": USER}),
+            ("/api/chat", {"messages": USER}),
+            ("/api/generate", {"prompt": "hi"}),
+        ):
+            answer = client.post(path, json=body)
+            assert answer.status_code == 400 and "template" in answer.text, (path, answer.text)
+    assert not mark.exists()
+
+
+# E. Tokenizer
+
+
+def test_fault_054_plain_completions_begin_with_bos(state: ServerState, http: httpx.Client) -> None:
+    body = {"prompt": "The capital of France is", "max_tokens": 1}
+    answer = http.post("/v1/completions", json=body).json()
+    ids, bos = state.model.engine.last_ids, state.model.tokenizer.bos_id  # type: ignore[attr-defined]
+    assert ids[0] == bos and ids.count(bos) == 1
+    assert answer["usage"]["prompt_tokens"] == len(ids)
 
 
 # G. Roles, messages, template

@@ -104,7 +104,10 @@ class ChatTemplate:
             raise RequestError("messages", f"the chat template refuses them: {error}") from error
         except TemplateError as error:
             raise RequestError("messages", f"the chat template fails: {error}") from error
-        return mask.reveal(mask.before_end(text) if continue_final else text)
+        prompt = mask.reveal(mask.before_end(text) if continue_final else text)
+        if not prompt.segments:
+            raise RequestError("messages", "the chat template makes no text of them")
+        return prompt
 
     def _shown_messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Messages as templates of the Hugging Face kind expect them."""
