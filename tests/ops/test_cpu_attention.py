@@ -119,6 +119,20 @@ def test_odd_shapes(heads: int, kv_heads: int, dim: int, page_tokens: int) -> No
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("head_dim", [256, 512])
+@pytest.mark.parametrize("num_kv_heads", [1, 2])
+def test_wide_heads(level: str, head_dim: int, num_kv_heads: int) -> None:
+    """As Gemma 4 has them, sequences of different lengths in one step."""
+    lengths = [1, 17, 513]
+    rows = [row for seq, length in enumerate(lengths) for row in sequence(seq, 0, length)]
+    found, expected = (
+        Case(ops, lengths, 4, num_kv_heads, head_dim, 64, "f32").step(rows, None, 1 / head_dim)
+        for ops in (cpu_ops(level, precision="exact"), ReferenceOps())
+    )
+    assert np.abs(found - expected).max() <= tolerance("f32", False)
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("window", [None, 300])
 def test_chunks_batches_and_threads_change_nothing(

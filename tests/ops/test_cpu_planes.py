@@ -44,6 +44,14 @@ def test_edge_scales(name: str, scale: int) -> None:
     assert_same_bits(decoded(ops, ops.weight(source), source.shape), stored_values(source))
 
 
+@pytest.mark.parametrize("exponent", [0, 1, 127, 254, 255])
+def test_edge_exponents(exponent: int) -> None:
+    source = random_weight("MXFP4", 17, 64)
+    source.data.reshape(-1, source.qtype.block_bytes)[:, 0] = exponent
+    ops = cpu_ops()
+    assert_same_bits(decoded(ops, ops.weight(source), source.shape), stored_values(source))
+
+
 def test_factor_beside_the_tensor() -> None:
     source = random_weight("NVFP4", 5, 64)
     factor = np.float32(0.37)

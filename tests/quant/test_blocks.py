@@ -46,6 +46,16 @@ def test_values_are_those_of_gguf(name: str, make: Callable[[str], QTensor]) -> 
     assert_same_bits(decode(tensor), gguf_values(tensor))
 
 
+@pytest.mark.parametrize("exponent", [0, 1, 127, 254, 255])
+def test_edge_exponents_of_mxfp4(exponent: int) -> None:
+    """The largest has no float32 and 255 is NaN by the standard; ggml's halved values are the
+    reference."""
+    tensor = random_tensor("MXFP4")
+    tensor.data.reshape(-1, tensor.qtype.block_bytes)[:, 0] = exponent
+    expected = gguf.dequantize(tensor.data, gguf.GGMLQuantizationType.MXFP4)
+    assert_same_bits(decode(tensor), expected)
+
+
 def test_q1_0_by_hand() -> None:
     # Lowest bit first; a set bit is +d.
     row = f16(0.5) + bytes([0b00000101]) + bytes(14) + bytes([0x80])
