@@ -21,5 +21,6 @@ void bind_string_table(nb::module_& m);
 void bind_bpe(nb::module_& m);
 void bind_cpu(nb::module_& m);
 void bind_planes(nb::module_& m);
+void bind_lost_pages(nb::module_& m);
 
 }  // namespace culet

@@ -292,3 +292,7 @@ class Packer:
     def decode(
         self, layout: str, ggml_id: int, tiles: NDArray[np.uint8], out: NDArray[np.float32]
     ) -> None: ...
+
+# bind_lost_pages.cpp
+
+def explain_lost_pages(exit_code: int) -> None: ...

@@ -6,6 +6,7 @@ is None.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -74,6 +75,16 @@ def locked_memory_limit() -> int | None:
         return None
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return None if limit == resource.RLIM_INFINITY else limit
+
+
+def raise_file_limit() -> None:
+    """Let this process have as many files and connections open as the system allows it."""
+    if sys.platform == "win32":
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # macOS takes less than it promises
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def resident_bytes() -> int | None:

@@ -17,7 +17,7 @@ from culet.engine.engine import Engine
 from culet.engine.request import EnginePrompt, MediaSpan, SamplingParams
 from culet.engine.sampler import log_softmax
 from culet.engine.scheduler import Want
-from culet.errors import BackendError, CapacityError, RequestError, UsageError
+from culet.errors import BackendError, CapacityError, ModelFileError, RequestError, UsageError
 from culet.models.base import Step, StepOutput
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
@@ -343,7 +343,30 @@ def test_a_fault_of_the_engine_itself_reaches_everybody(
     handle = engine.submit(EnginePrompt([1]), GREEDY)
     with pytest.raises(BackendError, match="broken plan"):
         handle.result()
-    with pytest.raises(UsageError, match="closed"):
+    with pytest.raises(BackendError, match="broken plan"):
         engine.submit(EnginePrompt([1]), GREEDY)
     engine.close()
     assert "broken plan" in caplog.text
+
+
+def test_weights_that_are_no_longer_what_they_were_end_everything() -> None:
+    """Checked before the results of a step count: no token of a step that may be wrong gets out."""
+    model = Slow()
+    model.delay_s = 0.002
+    changed = threading.Event()
+
+    def check() -> None:
+        if changed.is_set():
+            raise ModelFileError("m.gguf: was written to")
+
+    engine = Engine(model, model.ops, CONFIG, check=check)
+    with engine:
+        one, other = (engine.submit(EnginePrompt(prompt(20, s)), GREEDY) for s in (1, 2))
+        next(one)
+        changed.set()
+        for handle in (one, other):
+            with pytest.raises(ModelFileError, match="was written to"):
+                handle.result(timeout=60)
+        with pytest.raises(ModelFileError, match="was written to"):
+            engine.submit(EnginePrompt(prompt(20)), GREEDY)
+        assert isinstance(engine.failed_with, ModelFileError)

@@ -59,7 +59,10 @@ class _Handler(BaseHTTPRequestHandler):
         if not allowed:
             self._send(401, b"{}", {"X-Error-Code": "RepoNotFound"}, with_body)
         elif info:
-            files = [{"rfilename": name} for name in self.hub.repos[repo]]
+            files = [
+                {"rfilename": name, "size": len(content)}
+                for name, content in self.hub.repos[repo].items()
+            ]
             body = {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": files}
             self._send(200, json.dumps(body).encode(), {}, with_body)
         elif file and file[2] in self.hub.repos[repo]:

@@ -50,7 +50,7 @@ def serving(state: ServerState, send_buffer: int | None = None) -> Iterator[str]
     if send_buffer is not None:  # connections inherit it
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     ready = threading.Event()
-    server = make_server(build_app(state), state.limits, ready.set)
+    server = make_server(build_app(state), state.limits, ready.set, state)
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True
     )

@@ -19,7 +19,7 @@ from culet.engine.metrics import EngineMetrics
 from culet.engine.request import EnginePrompt, FinishReason, SamplingParams, Usage
 from culet.engine.sampler import Sampled, TokenMask
 from culet.engine.scheduler import Want
-from culet.errors import RequestError
+from culet.errors import CuletError, RequestError, UsageError
 
 Script = Callable[[str, int], str]
 """(text of the prompt, index of the choice) -> what the model writes, control tokens spelled."""
@@ -48,6 +48,8 @@ class ScriptedEngine:
         self.last_ids: list[int] = []
         self.params: list[SamplingParams] = []
         self.failure: Exception | None = None
+        self.failed_with: CuletError | None = None
+        self.is_closed = False
         self._lock = threading.Lock()
         self._ended: dict[tuple[RequestHandle, int | None], FinishReason] = {}
 
@@ -65,6 +67,8 @@ class ScriptedEngine:
         sink: PromptSink | None = None,
     ) -> RequestHandle:
         ids = list(prompt.token_ids)
+        if self.is_closed:
+            raise UsageError("the engine is closed; it takes no more requests")
         if not ids:
             raise RequestError("token_ids", "is empty; at least 1 token is needed")
         handle = RequestHandle(params.n, len(ids), self._note_end)
@@ -127,6 +131,8 @@ class ScriptedEngine:
             return 0
         while True:
             ended = self._ended.get((handle, None)) or self._ended.get((handle, index))
+            if self.is_closed:
+                ended = "cancelled"
             if ended is not None:
                 handle.put(Delta(index, None, ended))
                 return count
@@ -145,6 +151,9 @@ class ScriptedEngine:
             handle.put(Delta(index, self._sampled(token, params), reason))
             if reason is not None:
                 return count
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def _note_end(self, handle: RequestHandle, reason: FinishReason, choice: int | None) -> None:
         self._ended[(handle, choice)] = reason

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib
 import io
 import logging
@@ -31,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 _INTERRUPTED = 130  # what shells expect of a program ended by Ctrl-C
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
@@ -51,6 +54,7 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (0 done, 1 failed, 2 wrong usage, 3 bad model)."""
+    fill_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = next((w for w in words if w in COMMANDS), None)
     parser = build_parser(chosen)
@@ -61,24 +65,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help(sys.stderr)
         return UsageError.exit_code
-    set_up_log(args.verbose)
+    set_up_log(args.verbose, getattr(args, "log_times", False))
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Whatever the locale says: what models write is UTF-8.
         sys.stdout.reconfigure(encoding="utf-8")
     return run_command(args)
 
 
+def fill_standard_streams() -> None:
+    """Open what was closed (`2>&-`, some supervisors): else the next file or socket takes its
+    number, and what is printed goes there."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+
+
 class StderrHandler(logging.Handler):
     """Writes to what `sys.stderr` is when a record comes, not when the handler was made."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr, flush=True)
+        # A full disk, a terminal that is gone: no reason to end what the line is about.
+        with contextlib.suppress(OSError):
+            print(self.format(record), file=sys.stderr, flush=True)
 
 
-def set_up_log(verbose: bool) -> None:
+def set_up_log(verbose: bool, has_times: bool = False) -> None:
     """Our own log on standard error; other libraries' stay as they are."""
     handler = StderrHandler()
-    handler.setFormatter(logging.Formatter("culet: %(message)s"))
+    line = "%(asctime)s culet: %(message)s" if has_times else "culet: %(message)s"
+    handler.setFormatter(logging.Formatter(line, "%Y-%m-%dT%H:%M:%S%z"))
     log = logging.getLogger("culet")
     log.handlers = [handler]  # not one more for each call within a process
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
@@ -97,13 +116,25 @@ def run_command(args: argparse.Namespace) -> int:
         print("culet: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away (`culet run | head`); that is not a failure, but the
-        # interpreter would complain while flushing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output went away (`culet run | head`); that is not a failure.
+        discard_output()
         return 0
+    except OSError as error:
+        if error.filename is None and error.errno in _OUTPUT_ERRORS:
+            discard_output()
+            print(f"culet: the output can't be written ({error.strerror})", file=sys.stderr)
+        else:
+            logging.getLogger("culet").debug("unexpected", exc_info=error)
+            print(f"culet: {error}", file=sys.stderr)
+        return CuletError.exit_code
     except MemoryError:
         print("culet: out of memory", file=sys.stderr)
         return CuletError.exit_code
+
+
+def discard_output() -> None:
+    """What is still in buffers goes nowhere; the interpreter would complain about it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -158,6 +158,10 @@ def resolve_model(name: str | None, *, fetch: bool = True) -> Path:
         UsageError: there is no such thing; the message says what was looked for.
         CuletError: it can't be fetched.
     """
+    # Imported here, with numpy: --help needs neither.
+    from culet.formats.mapped import explain_lost_pages
+
+    explain_lost_pages()
     if name is None:
         path = builtin.require_model()
         _log.warning(builtin.NOTICE)

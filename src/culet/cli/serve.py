@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument(
         "--log-prompts", action="store_true", help="write request bodies to standard error"
     )
+    server.add_argument(
+        "--log-times", action="store_true", help="begin each line of the log with date and time"
+    )
     access = parser.add_argument_group("access")
     access.add_argument(
         "--api-key",

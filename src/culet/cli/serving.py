@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import culet
+from culet import system
 from culet.cli.options import load_options, resolve_model
 from culet.cli.output import format_bytes
 from culet.llm.describe import Description, describe
@@ -26,6 +27,7 @@ from culet.server.state import ServerState
 
 def serve(args: argparse.Namespace, limits: Limits, access: Access) -> None:
     """Serve what the arguments name until the server is told to end."""
+    system.raise_file_limit()
     # What costs nothing comes first: a bad file is refused from its headers, then a port that is
     # taken is found out; only then is there work.
     path = resolve_model(args.model)
@@ -63,8 +65,10 @@ def serve_on(
                 "ready: %s at %s (chat page there, API at %s/v1)", model.name, address, address
             )
 
-        server = make_server(build_app(state), limits, say_ready)
+        server = make_server(build_app(state), limits, say_ready, state)
         asyncio.run(server.serve(sockets=[listener]))
+        if state.failed_with is not None:
+            raise state.failed_with
 
 
 def url_of(host: str, port: int) -> str:

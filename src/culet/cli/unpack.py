@@ -7,6 +7,7 @@ from pathlib import Path
 
 from culet.cli.options import positive_int
 from culet.cli.output import format_bytes, line_printer, print_json
+from culet.formats.mapped import explain_lost_pages
 from culet.llm.packing import unpack_model
 
 
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    explain_lost_pages()
     unpack_model(args.path, args.out, args.threads or 0)
     num_bytes = args.out.stat().st_size
     line_printer(args.json)(f"{args.out}: {format_bytes(num_bytes)}")

@@ -41,6 +41,7 @@ class Engine:
 
     Attributes:
         metrics: what has happened so far.
+        failed_with: what ended the engine, if it wasn't closed.
     """
 
     def __init__(
@@ -49,11 +50,14 @@ class Engine:
         ops: Ops,
         config: EngineConfig,
         *,
+        check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Allocates the KV cache and starts the engine's thread.
 
         Args:
+            check: called after each step, before its results count; whether the weights are still
+                what they were. What it raises ends the engine.
             clock: seconds; for deadlines and metrics.
 
         Raises:
@@ -62,6 +66,8 @@ class Engine:
         self.config = config
         self.cache = KvCache(ops, model.config, config)
         self.metrics = EngineMetrics()
+        self.failed_with: CuletError | None = None
+        self._check_weights = check
         self._clock = clock
         self._model_config = model.config
         self._runner = Runner(model, ops, self.cache)
@@ -119,6 +125,7 @@ class Engine:
             RequestError: the prompt is empty or has ids that are no tokens.
             CapacityError: the prompt leaves no room in the context, or the queue is full.
             UsageError: the engine is closed.
+            CuletError: the engine has failed; the same for all requests.
         """
         max_new = self._check(prompt, params)
         stop_ids = set(params.stop_token_ids)
@@ -220,6 +227,8 @@ class Engine:
     def _enqueue(self, request: Request, num_tokens: int) -> None:
         num_new = len(request.choices)
         with self._wake:
+            if self.failed_with is not None:
+                raise self.failed_with
             if self._is_closing:
                 raise UsageError("the engine is closed; it takes no more requests")
             try:
@@ -249,10 +258,14 @@ class Engine:
                 if self._scheduler.has_work:
                     self._step()
         except Exception as error:
-            # A fault of ours: nothing can be said about any request, so that all end with it.
-            _log.exception("the engine has failed")
-            failure = BackendError(f"the engine has failed: {error!r}")
+            # Nothing can be said about any request, so that all end with it.
+            if isinstance(error, CuletError):
+                failure = error
+            else:  # a fault of ours
+                _log.exception("the engine has failed")
+                failure = BackendError(f"the engine has failed: {error!r}")
             with self._wake:
+                self.failed_with = failure
                 self._is_closing = True
                 waiting, self._inbox = list(self._inbox), deque()
             for command in waiting:
@@ -297,6 +310,7 @@ class Engine:
         before_model = self._clock()
         results = self._run(plan.chunks)
         after_model = self._clock()
+        self._check_weights()
         done = [(c, r) for c, r in results if isinstance(r, PieceResult)]
         self._scheduler.commit(replace(plan, chunks=tuple(chunk for chunk, _ in done)))
         for chunk, result in results:

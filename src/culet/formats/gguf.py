@@ -82,6 +82,10 @@ class GgufCheckpoint:
         file.lock(located.start, located.start + located.info.num_bytes)
         return located.info.num_bytes
 
+    def check_unchanged(self) -> None:
+        for file, _ in self.shards:
+            file.check_unchanged()
+
     def close(self) -> None:
         self._is_closed = True
         for file, _ in self.shards:

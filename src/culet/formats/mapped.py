@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import stat
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from culet import system
+from culet import _native, system
 from culet.errors import ModelFileError, UsageError
 
 _LFS_POINTER_START = b"version https://git-lfs.github.com/spec/"
@@ -49,6 +50,7 @@ class MappedFile:
             raise ModelFileError(f"{path}: the file is empty")
         try:
             with path.open("rb") as file:
+                self._identity = _identity(os.fstat(file.fileno()))
                 self._mapping = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)
         except OSError as error:
             raise UsageError(f"{path}: can't be read ({error.strerror})") from error
@@ -62,6 +64,25 @@ class MappedFile:
     @property
     def size(self) -> int:
         return int(self.data.size)
+
+    def check_unchanged(self) -> None:
+        """Make sure that the bytes are still those that were opened.
+
+        A file that was removed or renamed stays as it is for those who have it open.
+
+        Raises:
+            ModelFileError: the file was cut or written to.
+        """
+        try:
+            now = _identity(os.stat(self.path))
+        except OSError:
+            return
+        is_same_file = now[:2] == self._identity[:2]
+        if is_same_file and now != self._identity:
+            raise ModelFileError(
+                f"{self.path}: was written to while in use (size or time have changed), so that "
+                "nothing computed from it can be trusted; start again when it is whole"
+            )
 
     def release(self, start: int, end: int) -> None:
         """Give the pages within bytes [start, end) back to the system until they are read again."""
@@ -90,6 +111,19 @@ class FilePart:
     @property
     def size(self) -> int:
         return int(self.data.size)
+
+
+def explain_lost_pages() -> None:
+    """Have the process end with one line, not without a word, if a mapped file is cut while in use.
+
+    Changes what the process does on SIGBUS; a handler that it has already stays.
+    """
+    _native.explain_lost_pages(ModelFileError.exit_code)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Which file it is, and what changes when it is written to."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _regular_file_size(path: Path) -> int:

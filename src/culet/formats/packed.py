@@ -151,6 +151,9 @@ class PackedCheckpoint:
         if served is not None:
             self._file.expect_random_access(served.offset, served.offset + served.num_bytes)
 
+    def check_unchanged(self) -> None:
+        self._file.check_unchanged()
+
     def close(self) -> None:
         self._is_closed = True
         self._file.close()

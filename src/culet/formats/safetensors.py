@@ -95,6 +95,10 @@ class SafetensorsCheckpoint:
         file.lock(entry.start, entry.end)
         return entry.end - entry.start
 
+    def check_unchanged(self) -> None:
+        for file in self._files:
+            file.check_unchanged()
+
     def close(self) -> None:
         self._is_closed = True
         for file in self._files:

@@ -17,6 +17,8 @@ from culet.errors import CuletError, UsageError
 from culet.formats.shards import shards_of
 from culet.hub.choice import Reference, choose_files, is_companion, quant_of
 
+_MB = 1e6
+
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
@@ -42,17 +44,43 @@ def pull(reference: Reference) -> Path:
 
     Raises:
         UsageError: no such repository or file, no permission, or several files fit.
-        CuletError: the hub can't be reached or the disk can't be written.
+        CuletError: the hub can't be reached, or the disk is too small or can't be written.
     """
     from huggingface_hub import HfApi, hf_hub_download
 
     with _hub_errors(reference):
-        info = HfApi().model_info(reference.repo)
-        names = [sibling.rfilename for sibling in info.siblings or []]
-        files = choose_files(reference, names)
+        info = HfApi().model_info(reference.repo, files_metadata=True)
+        sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
+        files = choose_files(reference, list(sizes))
+        _require_space(reference, {name: sizes[name] for name in files}, str(info.sha))
         paths = [Path(hf_hub_download(reference.repo, n, revision=info.sha)) for n in files]
         _remember_main(reference.repo, str(info.sha))
     return _what_to_open(paths[0], files[0])
+
+
+def _require_space(reference: Reference, sizes: dict[str, int], commit: str) -> None:
+    """Refuse, before anything is fetched, what the disk has no room for.
+
+    Args:
+        sizes: of the model's files in bytes, 0 where the hub doesn't say.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = {
+        name
+        for name in sizes
+        if isinstance(try_to_load_from_cache(reference.repo, name, revision=commit), str)
+    }
+    begun = sum(p.stat().st_size for p in _folder_of(reference.repo).glob("blobs/*.incomplete"))
+    needed = sum(size for name, size in sizes.items() if name not in cached) - begun
+    folder = Path(_cache_folder())
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise CuletError(
+            f"{reference}: {needed / _MB:.0f} MB are to be fetched, the cache at {folder} has room "
+            f"for {free / _MB:.0f} MB (`culet list` and `culet rm` make room, HF_HOME moves it)"
+        )
 
 
 def find(reference: Reference) -> Path | None:
@@ -174,9 +202,7 @@ def _is_whole(snapshot: Path, files: list[str]) -> bool:
 
 def _snapshots(repo: str) -> list[Path]:
     """Snapshot folders of a repository, the one that `main` names first."""
-    from huggingface_hub.file_download import repo_folder_name
-
-    folder = Path(_cache_folder()) / repo_folder_name(repo_id=repo, repo_type="model")
+    folder = _folder_of(repo)
     snapshots = sorted((p for p in folder.glob("snapshots/*") if p.is_dir()), reverse=True)
     try:
         main = (folder / "refs" / "main").read_text().strip()
@@ -187,11 +213,16 @@ def _snapshots(repo: str) -> list[Path]:
 
 def _remember_main(repo: str, commit: str) -> None:
     """Say which snapshot is current, as a download by branch name would."""
-    from huggingface_hub.file_download import repo_folder_name
-
-    refs = Path(_cache_folder()) / repo_folder_name(repo_id=repo, repo_type="model") / "refs"
+    refs = _folder_of(repo) / "refs"
     refs.mkdir(parents=True, exist_ok=True)
     (refs / "main").write_text(commit)
+
+
+def _folder_of(repo: str) -> Path:
+    """Where the cache has a repository, if it has it."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    return Path(_cache_folder()) / repo_folder_name(repo_id=repo, repo_type="model")
 
 
 def _cache_folder() -> str:

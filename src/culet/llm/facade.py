@@ -142,6 +142,7 @@ def load(
             checkpoint, config, binding, holding, engine, has_planes=has_planes, program=program
         )
         loaded = load_model(config, checkpoint, ops, holding.table)
+        checkpoint.check_unchanged()
         tell_system(checkpoint, binding, holding)
         return LLM(checkpoint, loaded, ops, engine, plan, chat_template)
     except BaseException:
@@ -169,7 +170,8 @@ class LLM:
         self._checkpoint = checkpoint
         self._loaded = loaded
         self._plan = plan
-        self.engine = Engine(loaded.model, ops, engine)
+        self.engine = Engine(loaded.model, ops, engine, check=checkpoint.check_unchanged)
+        _log.info("%s: %s", ops.name, ops.description)
         _log.info("%s", self.engine.cache.plan.describe())
         self._template_override = chat_template
         self._defaults = sampling_defaults(checkpoint)

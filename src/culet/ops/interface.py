@@ -122,6 +122,11 @@ class Ops(Protocol):
     name: str
     precision: Precision
 
+    @property
+    def description(self) -> str:
+        """What computes, for the log."""
+        ...
+
     # ---- storage -------------------------------------------------------------------------------
     def empty(self, *shape: int) -> Array:
         """An uninitialised float32 buffer."""

@@ -145,6 +145,7 @@ class ReferenceOps:
     """
 
     name = "reference"
+    description = "numpy"
     precision: Precision = "exact"
 
     def __init__(self, kept_bytes: int = DEFAULT_KEPT_BYTES) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any
@@ -16,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from culet.server.errors import ApiError, Dialect, as_api_error, refused
+from culet.server.errors import ApiError, Dialect, add_note, as_api_error, printable, refused
 from culet.server.guard import Guard
 from culet.server.openapi import docs_page, openapi_document
 from culet.server.routes import API_ROUTES, ApiRoute
@@ -25,7 +24,6 @@ from culet.server.stream import read_body
 from culet.server.wire import Body, ignored_fields, read_json
 
 _prompt_log = logging.getLogger("culet.prompts")
-_NOT_FOR_HEADERS = re.compile(r"[^ -~]")
 _MAX_HEADER_CHARS = 1000
 _LARGE_BODY_BYTES = 64 * 1024  # above this, parsing would hold up the event loop
 _PAGE_TYPES = {
@@ -78,7 +76,9 @@ def _endpoint(state: ServerState, route: ApiRoute) -> Callable[[Request], Awaita
         except ClientDisconnect:
             response = Response(status_code=499)
         except Exception as error:
-            response = as_api_error(error).response(dialect)
+            failure = as_api_error(error)
+            add_note(request.scope, failure.label)
+            response = failure.response(dialect)
         state.responses[(route.path, response.status_code)] += 1
         return response
 
@@ -104,7 +104,7 @@ async def _answer(
             let_go()
     ignored = ignored_fields(body, route.ignored)
     if ignored:
-        response.headers["x-culet-ignored"] = _header_text(", ".join(ignored))
+        response.headers["x-culet-ignored"] = printable(", ".join(ignored), _MAX_HEADER_CHARS)
     return response
 
 
@@ -130,11 +130,6 @@ def _invalid(error: ValidationError) -> ApiError:
     if first["type"] == "missing":
         message = f"{field}: this field is required"
     return refused(message, param=field)
-
-
-def _header_text(text: str) -> str:
-    """Names of a client's making, in what a header may hold."""
-    return _NOT_FOR_HEADERS.sub("?", text)[:_MAX_HEADER_CHARS].strip()
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
 from enum import Enum
 from typing import Any
 
 from starlette.responses import JSONResponse
+from starlette.types import Scope
 
 from culet.errors import CapacityError, CuletError, RequestError, UsageError
 
+NOTE = "culet.note"  # in a request's scope
 _MAX_MESSAGE_CHARS = 500
+_MAX_PARAM_CHARS = 100
+_NOT_PRINTABLE = re.compile(r"[^ -~]")
 _log = logging.getLogger("culet")
 
 
@@ -83,8 +88,19 @@ class ApiError(Exception):
             }
         }
 
+    @property
+    def label(self) -> str:
+        """Why, for the access log: no message, since messages may quote prompts."""
+        place = f" ({printable(self.param, _MAX_PARAM_CHARS)})" if self.param else ""
+        return (self.code or "invalid_request") + place
+
     def response(self, dialect: Dialect) -> JSONResponse:
         return JSONResponse(self.body(dialect), self.status, headers=self.headers)
+
+
+def printable(text: str, max_chars: int) -> str:
+    """A text of a client's making, in what headers and lines of a log may hold."""
+    return _NOT_PRINTABLE.sub("?", text)[:max_chars].strip()
 
 
 def shortened(text: str) -> str:
@@ -119,6 +135,16 @@ def busy(limit: int) -> ApiError:
     )
 
 
+def cancelled() -> ApiError:
+    """What the client of a request hears that the server, not the client, has cancelled."""
+    return ApiError(
+        503,
+        "the server is ending and has cancelled this request",
+        code="cancelled",
+        headers={"Retry-After": "5"},
+    )
+
+
 def too_much_held(limit: int) -> ApiError:
     return ApiError(
         429,
@@ -144,3 +170,8 @@ def as_api_error(error: Exception) -> ApiError:
         return ApiError(500, str(error), code="engine_error")
     _log.error("a request failed", exc_info=error)
     return ApiError(500, "an internal error ended this request", code="internal_error")
+
+
+def add_note(scope: Scope, text: str) -> None:
+    """Add to what the access log's line of this request ends with."""
+    scope[NOTE] = f"{scope.get(NOTE, '')}, {text}"

@@ -23,7 +23,8 @@ from culet.engine.handle import Delta as EngineDelta
 from culet.engine.handle import RequestHandle
 from culet.engine.request import EnginePrompt, FinishReason, SamplingParams
 from culet.engine.sampler import Sampled
-from culet.server.errors import ApiError, context_exceeded
+from culet.errors import CuletError
+from culet.server.errors import ApiError, cancelled, context_exceeded
 from culet.server.model import ServedModel
 
 Finish = Literal["stop", "length", "tool_calls"]
@@ -181,7 +182,11 @@ def _merged(deltas: Sequence[Delta]) -> list[Delta]:
 
 
 class Generation:
-    """A running request: iterate over `pieces()` once, and `close` it whatever happens."""
+    """A running request: iterate over `pieces()` once, and `close` it whatever happens.
+
+    Attributes:
+        error: what ended it before its time, if the client didn't.
+    """
 
     def __init__(
         self, handle: RequestHandle, outputs: Sequence[ChoiceOutput], prompt_ids: Sequence[int]
@@ -192,6 +197,7 @@ class Generation:
         self._on_close: list[Callable[[], None]] = []
         self.started_at = time.monotonic()
         self.first_token_at: float | None = None
+        self.error: Exception | None = None
 
     @property
     def num_choices(self) -> int:
@@ -233,17 +239,21 @@ class Generation:
             ApiError: the request ran out of its time, or the server ends.
             CuletError: what the engine ended the request with.
         """
-        async for delta in self.handle:
-            if self.first_token_at is None:
-                self.first_token_at = time.monotonic()
-            output = self._outputs[delta.choice]
-            if output.is_finished:
-                continue  # tokens that were on their way when the choice was stopped
-            piece = self._piece(output, delta)
-            if piece.deltas or piece.tokens or piece.finish:
-                yield piece
-            if all(output.is_finished for output in self._outputs):
-                return
+        try:
+            async for delta in self.handle:
+                if self.first_token_at is None:
+                    self.first_token_at = time.monotonic()
+                output = self._outputs[delta.choice]
+                if output.is_finished:
+                    continue  # tokens that were on their way when the choice was stopped
+                piece = self._piece(output, delta)
+                if piece.deltas or piece.tokens or piece.finish:
+                    yield piece
+                if all(output.is_finished for output in self._outputs):
+                    return
+        except (ApiError, CuletError) as error:
+            self.error = error
+            raise
 
     def _piece(self, output: ChoiceOutput, delta: EngineDelta) -> Piece:
         deltas: list[Delta] = []
@@ -274,7 +284,7 @@ def _finish_of(reason: FinishReason) -> Finish:
         case "deadline":
             raise ApiError(504, "the time for this request is over", code="request_timeout")
         case "cancelled":
-            raise ApiError(503, "this request was cancelled", code="cancelled")
+            raise cancelled()
 
 
 async def start_chat(

@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from culet.server.errors import ApiError, Dialect
+from culet.server.errors import NOTE, ApiError, Dialect, add_note, printable
 from culet.server.limits import Access
 
 _access_log = logging.getLogger("culet.access")
 _METHODS = "GET, POST, HEAD, OPTIONS"
 _PREFLIGHT_SECONDS = "600"
+_MAX_PATH_CHARS = 200
 
 
 class Guard:
@@ -54,6 +55,7 @@ class Guard:
                 return
             error = self._refusal(scope, headers, origin)
             if error is not None:
+                add_note(scope, error.label)
                 dialect = Dialect.of_path(scope["path"])
                 await error.response(dialect)(scope, receive, send_on)
                 return
@@ -135,8 +137,8 @@ def _log_access(scope: Scope, status: int, seconds: float) -> None:
         "%s %s %s %d %.0f ms%s",
         client[0] if client else "-",
         scope["method"],
-        scope["path"],
+        printable(scope["path"], _MAX_PATH_CHARS),
         status,
         seconds * 1000,
-        scope.get("culet.note", ""),
+        scope.get(NOTE, ""),
     )

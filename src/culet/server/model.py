@@ -15,6 +15,7 @@ from culet.engine.metrics import EngineMetrics
 from culet.engine.request import EnginePrompt, SamplingParams
 from culet.engine.sampler import TokenMask
 from culet.engine.scheduler import Want
+from culet.errors import CuletError
 from culet.server.errors import ApiError
 
 
@@ -22,6 +23,7 @@ class ServingEngine(Protocol):
     """The part of `engine.Engine` that a server uses."""
 
     metrics: EngineMetrics
+    failed_with: CuletError | None
 
     def submit(
         self,
@@ -36,6 +38,8 @@ class ServingEngine(Protocol):
         prompt_want: Want = Want.NONE,
         sink: PromptSink | None = None,
     ) -> RequestHandle: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from culet.chat.tokenizer import Tokenizer
 from culet.engine.request import EnginePrompt, SamplingParams
 from culet.engine.sampler import Sampled
 from culet.engine.scheduler import Want
-from culet.server.errors import Dialect, as_api_error, context_exceeded, refused
+from culet.server.errors import Dialect, as_api_error, cancelled, context_exceeded, refused
 from culet.server.generation import Finish, Generation, Piece, TextJob, text_ids
 from culet.server.model import ServedModel
 from culet.server.openai_fields import SamplingFields, usage_of
@@ -307,8 +307,9 @@ async def _embed_one(model: ServedModel, ids: list[int]) -> NDArray[np.float32]:
     with model.engine.submit(
         EnginePrompt(ids), params, prompt_want=Want.HIDDEN, sink=add
     ) as handle:
-        async for _ in handle:
-            pass
+        async for delta in handle:
+            if delta.finish_reason == "cancelled":
+                raise cancelled()
     total = np.sum(sums, axis=0)
     norm = float(np.linalg.norm(total))
     vector: NDArray[np.float32] = (total / (norm or 1.0)).astype(np.float32)

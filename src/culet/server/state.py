@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from culet.server.errors import busy, refused, too_much_held
+from culet.errors import CuletError
+from culet.server.errors import add_note, as_api_error, busy, refused, too_much_held
 from culet.server.generation import (
     ChatJob,
     Generation,
@@ -80,6 +81,16 @@ class ServerState:
             self.held_bytes -= num_bytes
 
         return let_go
+
+    @property
+    def failed_with(self) -> CuletError | None:
+        """Why there will be no more answers."""
+        return self.model.engine.failed_with
+
+    def end_all(self) -> None:
+        """End all answers soon, each with an error for its client; new ones get it too."""
+        # Closing waits for the step that runs.
+        asyncio.get_running_loop().run_in_executor(None, self.model.engine.close)
 
     async def start_chat(self, request: Request, job: ChatJob) -> Generation:
         """Start an answer in a conversation; errors as `generation.start_chat`, or 429."""
@@ -164,9 +175,14 @@ class ServerState:
         media_type: str,
     ) -> EventStream:
         """A response that sends `events`; the generations end with the request's client."""
-        return EventStream(
-            events, media_type, self.limits.send_seconds, lambda: _end(request, generations)
-        )
+
+        def end() -> None:
+            _end(request, generations)
+            errors = [g.error for g in generations if g.error is not None]
+            if errors:  # the status, which was sent before, doesn't tell of it
+                add_note(request.scope, as_api_error(errors[0]).label)
+
+        return EventStream(events, media_type, self.limits.send_seconds, end)
 
 
 def _end(request: Request, generations: Sequence[Generation]) -> None:
@@ -176,7 +192,7 @@ def _end(request: Request, generations: Sequence[Generation]) -> None:
     prompt = sum(g.num_prompt_tokens for g in generations)
     answer = sum(g.num_answer_tokens for g in generations)
     cached = sum(g.num_cached_tokens for g in generations)
-    request.scope["culet.note"] = f", {prompt} + {answer} tokens, {cached} cached"
+    add_note(request.scope, f"{prompt} + {answer} tokens, {cached} cached")
 
 
 def note_body(request: Request, num_bytes: int) -> None:

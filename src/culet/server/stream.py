@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from culet.server.errors import ApiError
+from culet.server.errors import ApiError, add_note
 from culet.server.limits import Limits
 
 T = TypeVar("T")
@@ -124,13 +124,18 @@ class EventStream(Response):
         self._send_seconds = send_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        broken_off = ""
         try:
             await until_disconnect(receive, self._send_all(send))
-        except (ClientDisconnect, TimeoutError):
-            return  # nobody is left to be told
+        except ClientDisconnect:
+            broken_off = "the client left"
+        except TimeoutError:
+            broken_off = "the client stopped reading"
         finally:
             # Not left to the iterator, which may never have begun.
             self._on_close()
+            if broken_off:
+                add_note(scope, broken_off)
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

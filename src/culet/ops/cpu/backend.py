@@ -51,6 +51,11 @@ class CpuOps(Recorder):
             raise BackendError(f"CULET_ISA: {error}") from error
         self.precision: Precision = precision
 
+    @property
+    def description(self) -> str:
+        """See `Ops`."""
+        return f"{self.isa}, {self.num_threads} threads"
+
     def empty(self, *shape: int) -> NDArray[np.float32]:
         """See `Ops.empty`."""
         return np.empty(shape, dtype=np.float32)
