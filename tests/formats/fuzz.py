@@ -34,7 +34,7 @@ from culet.errors import CuletError
 from culet.formats.gguf_writer import write_gguf, write_split_gguf
 from culet.formats.opening import open_checkpoint
 from culet.llm.describe import damaged_parts, describe
-from culet.llm.dry_run import VocabularyCheck, check_weights
+from culet.llm.dry_run import VocabularyCheck, check_chat, check_weights
 from culet.llm.packing import pack_model
 from support.tiny_tokenizer import tiny_metadata
 
@@ -134,6 +134,7 @@ def read_model(path: Path) -> None:
     def examine(config: object, checkpoint: object, binding: object) -> None:
         check_weights(config, checkpoint, binding)  # type: ignore[arg-type]
         vocabularies.check(checkpoint)  # type: ignore[arg-type]
+        check_chat(checkpoint)  # type: ignore[arg-type]
 
     describe(path, header_only=True, examine=examine)
 

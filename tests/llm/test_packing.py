@@ -23,6 +23,7 @@ from culet.errors import ModelFileError, UnsupportedModelError, UsageError
 from culet.formats.gguf_writer import write_gguf, write_split_gguf
 from culet.formats.opening import open_checkpoint
 from culet.formats.packed import MAGIC, PRELUDE, PackedCheckpoint, open_packed
+from culet.formats.packing import PackResult, write_packed
 from culet.llm.packing import pack_model, roles_of, unpack_model
 from culet.quant.encode import encode
 from culet.quant.tensor import QTensor
@@ -129,6 +130,49 @@ def test_what_serving_leaves_alone_is_kept_and_never_mapped(
     unpack_model(tmp_path / "m.culet", tmp_path / "back.gguf")
     assert (tmp_path / "back.gguf").read_bytes() == source.read_bytes()
     np.testing.assert_array_equal(logits(tmp_path / "m.culet"), logits(model_path))
+
+
+# ---- odd requests --------------------------------------------------------------------------------
+
+
+def test_what_is_read_is_never_written(model_path: Path, packed_path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.culet"
+    link.symlink_to(model_path)
+    with pytest.raises(UsageError, match="is the file that is read"):
+        pack_model(model_path, link)
+    whole = packed_path.read_bytes()
+    with pytest.raises(UsageError, match="what is unpacked is a GGUF file"):
+        unpack_model(packed_path, packed_path)
+    assert packed_path.read_bytes() == whole
+
+
+def test_a_full_disk_is_told_before_work_begins(
+    model_path: Path, packed_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 << 10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    sentence = r"can't be written \(\d+ MiB are needed, 0 MiB are free\)"
+    with pytest.raises(culet.CuletError, match=sentence):
+        pack_model(model_path, tmp_path / "m.culet")
+    with pytest.raises(culet.CuletError, match=sentence):
+        unpack_model(packed_path, tmp_path / "m.gguf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_source_that_changes_meanwhile_is_not_packed(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "model.gguf"
+    shutil.copyfile(model_path, source)
+
+    def write_and_touch(*args: Any) -> PackResult:
+        os.utime(source, (1, 1))
+        return write_packed(*args)
+
+    monkeypatch.setattr("culet.llm.packing.write_packed", write_and_touch)
+    with pytest.raises(ModelFileError, match="has been changed while it was packed"):
+        pack_model(source, tmp_path / "m.culet")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
 # ---- answers are the same ------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from culet.formats.binding import Binding
 from culet.formats.checkpoint import Checkpoint
 from culet.formats.shards import listed
 from culet.llm.describe import damaged_parts, describe
-from culet.llm.dry_run import VocabularyCheck, check_weights
+from culet.llm.dry_run import VocabularyCheck, check_chat, check_weights
 from culet.llm.placement import decide_holding
 from culet.llm.plan import longest_context, weight_groups
 from culet.models.config import ModelConfig
@@ -88,6 +88,7 @@ def verdict_on(
         nonlocal fitting
         check_weights(config, checkpoint, binding)
         vocabularies.check(checkpoint)
+        check_chat(checkpoint)
         groups = weight_groups(checkpoint, binding, decide_holding("auto", "mmap"))
         engine = EngineConfig(context_length=config.context_length, max_seqs=1)
         weight_bytes = sum(group.private_bytes for group in groups)

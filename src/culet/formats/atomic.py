@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, num_bytes: int = 0) -> Iterator[BinaryIO]:
     """A new file for writing that replaces `path` at the end of the block.
 
     After an exception or a crash, `path` is as it was before; what a crash leaves behind has
     another name and is never taken for the result.
+
+    Args:
+        num_bytes: that will be written; `OSError` at once if the disk has no room for so many.
     """
+    free = shutil.disk_usage(path.parent).free
+    if free < num_bytes:
+        what = f"{-(-num_bytes >> 20)} MiB are needed, {free >> 20} MiB are free"
+        raise OSError(errno.ENOSPC, what)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as file:

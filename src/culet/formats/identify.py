@@ -52,6 +52,8 @@ def gguf_architecture(metadata: Mapping[str, Any], file_label: str) -> str:
     file_type = metadata.get("general.type", "model")
     if file_type in _OTHER_TYPES:
         raise _not_a_text_model(file_label, _OTHER_TYPES[file_type])
+    if "adapter.type" in metadata:  # older ones have no general.type
+        raise _not_a_text_model(file_label, _ADAPTER)
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str):
         found = "missing" if architecture is None else f"{architecture!r}"

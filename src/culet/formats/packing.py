@@ -127,8 +127,9 @@ def write_packed(
         ModelFileError: a tensor can't be encoded.
         CuletError: the file can't be written.
     """
+    about = len(source.header) + sum(info.num_bytes for info in source.tensors)
     try:
-        with replacing(path) as file, ThreadPoolExecutor(1) as worker:
+        with replacing(path, about) as file, ThreadPoolExecutor(1) as worker:
             return _PackWriter(file, worker, path, source, num_threads).write(roles)
     except OSError as error:
         raise CuletError(f"{path}: can't be written ({error.strerror})") from error
@@ -346,7 +347,7 @@ def unpack(checkpoint: PackedCheckpoint, path: Path, num_threads: int = 0) -> No
     position = 0
 
     try:
-        with replacing(path) as file:
+        with replacing(path, checkpoint.source_bytes) as file:
 
             def put(data: Any) -> None:
                 nonlocal position

@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from culet.chat import vocabulary
+from culet.chat.sandbox import Sandbox
+from culet.chat.template import own_template_of_folder, own_template_of_gguf
 from culet.chat.tokenizer import piece_finder
 from culet.errors import ModelFileError
 from culet.formats.binding import Binding, check_source
 from culet.formats.checkpoint import Checkpoint, folder_of
+from culet.llm.defaults import sampling_defaults
 from culet.models.config import ModelConfig
 from culet.models.registry import build_model
 from culet.models.weights import WeightLoader
@@ -46,6 +49,22 @@ def check_weights(config: ModelConfig, checkpoint: Checkpoint, binding: Binding)
         str(checkpoint.path),
     )
     build_model(config, loader, "disk")
+
+
+def check_chat(checkpoint: Checkpoint) -> None:
+    """Refuse a chat template or default sampling that serving would refuse.
+
+    Raises:
+        ModelFileError: the template does not compile, or a setting is out of its range.
+    """
+    sampling_defaults(checkpoint)
+    source = str(checkpoint.path)
+    if checkpoint.kind == "gguf":
+        template = own_template_of_gguf(checkpoint.metadata, source)
+    else:
+        template = own_template_of_folder(folder_of(checkpoint.path))
+    if template is not None:
+        Sandbox().compile_template(template, source)
 
 
 class VocabularyCheck:

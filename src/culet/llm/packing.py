@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from culet.errors import UnsupportedModelError, UsageError
+from culet.errors import ModelFileError, UnsupportedModelError, UsageError
 from culet.formats.checkpoint import Checkpoint
+from culet.formats.gguf import GgufCheckpoint
 from culet.formats.names import gguf_name
 from culet.formats.opening import open_checkpoint
 from culet.formats.packed import SUFFIX, PackedCheckpoint, open_packed
@@ -32,7 +33,9 @@ def pack_model(
     """
     if out.suffix != SUFFIX:
         raise UsageError(f"{out}: a packed file's name ends in {SUFFIX}")
+    _require_another_file(path, out)
     checkpoint = open_checkpoint(path)
+    before = _states(checkpoint)
     try:
         if isinstance(checkpoint, PackedCheckpoint):
             raise UsageError(f"{path}: is packed already")
@@ -41,8 +44,34 @@ def pack_model(
         result = write_packed(out, source, _roles(config, checkpoint, source), num_threads)
     finally:
         checkpoint.close()
+    if _states(checkpoint) != before:
+        out.unlink()
+        raise ModelFileError(f"{path}: has been changed while it was packed")
     _check_config(out, config, path)
     return result
+
+
+def _require_another_file(path: Path, out: Path) -> None:
+    if out.exists() and path.exists() and out.samefile(path):
+        raise UsageError(f"{out}: is the file that is read; name another one to write")
+
+
+def _states(checkpoint: Checkpoint) -> list[tuple[int, int] | None]:
+    """Sizes and times of a model's files; None for one that is gone."""
+    path = checkpoint.path
+    if isinstance(checkpoint, GgufCheckpoint):
+        files = [file.path for file, _ in checkpoint.shards]
+    else:
+        files = sorted(path.glob("*.[sj]*")) if path.is_dir() else [path]
+
+    def state(file: Path) -> tuple[int, int] | None:
+        try:
+            status = file.stat()
+        except OSError:
+            return None
+        return status.st_size, status.st_mtime_ns
+
+    return [state(file) for file in files]
 
 
 def _check_config(out: Path, config: ModelConfig, path: Path) -> None:
@@ -61,10 +90,12 @@ def unpack_model(path: Path, out: Path, num_threads: int = 0) -> None:
     """Write the GGUF file that a packed file was made from.
 
     Raises:
-        UsageError: `path` is no packed file.
+        UsageError: `path` is no packed file, or `out` has the name of one.
         ModelFileError: it is damaged.
         CuletError: the file can't be written.
     """
+    if out.suffix == SUFFIX:
+        raise UsageError(f"{out}: what is unpacked is a GGUF file, {SUFFIX} is for packed ones")
     checkpoint = open_checkpoint(path)
     try:
         if not isinstance(checkpoint, PackedCheckpoint):

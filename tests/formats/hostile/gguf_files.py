@@ -219,6 +219,11 @@ def five_dimensions() -> bytes:
     return gguf(tensors=[tensor("a", (1, 1, 1, 1, 1))])
 
 
+@maker("tensor a has 9 dimensions, at most 4")
+def nine_dimensions() -> bytes:
+    return gguf(tensors=[tensor("a", (1,) * 9)])
+
+
 @maker("tensor a has 4294967295 dimensions, at most 4")
 def most_dimensions() -> bytes:
     return gguf(tensors=[tensor("a", num_dims=0xFFFFFFFF)])

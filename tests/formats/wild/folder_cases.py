@@ -86,6 +86,48 @@ def template_file(folder: WildFolder) -> None:
 add_folder("template_in_its_own_file", template_file)
 
 
+def config_with_template(template: Any, folder: WildFolder) -> None:
+    folder.files["tokenizer_config.json"] = json.dumps({"chat_template": template}).encode()
+
+
+def both_templates(folder: WildFolder) -> None:
+    template_file(folder)
+    config_with_template("{% not even this", folder)  # never looked at
+
+
+_NAMED = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "{{ messages }}"}]
+add_folder("template_in_the_config", partial(config_with_template, "{{ messages }}"))
+add_folder("template_in_both_files", both_templates)
+add_folder("templates_by_name", partial(config_with_template, _NAMED))
+add_folder(
+    "templates_by_name_without_a_default",
+    partial(config_with_template, _NAMED[:1]),
+    "chat_template names .'tool_use'., but no 'default'",
+)
+add_folder("template_that_is_cut", partial(config_with_template, "{% if"), "does not compile")
+
+
+def generation_config(content: Any, folder: WildFolder) -> None:
+    folder.files["generation_config.json"] = json.dumps(content).encode()
+
+
+add_folder("generation_settings", partial(generation_config, {"top_k": 64, "temperature": 1.0}))
+add_folder("generation_settings_empty", partial(generation_config, {}))
+add_folder("generation_settings_as_a_list", partial(generation_config, []), "must be an object")
+add_folder(
+    "generation_settings_out_of_range",
+    partial(generation_config, {"top_p": 7}),
+    "the default sampling can't be used: top_p",
+)
+
+
+def rope_of(kind: str, folder: WildFolder) -> None:
+    folder.config["text_config"]["rope_parameters"]["full_attention"]["rope_type"] = kind
+
+
+add_folder("rope_that_is_not_served", partial(rope_of, "yarn"), "rope_type is 'yarn'; served are")
+
+
 def without_tokenizer(folder: WildFolder) -> None:
     del folder.files["tokenizer.json"]
 

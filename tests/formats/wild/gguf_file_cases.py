@@ -188,6 +188,29 @@ def folder_of_one_model(folder: Path) -> Path:
     return folder
 
 
+@case("this is a Git LFS pointer")
+def split_with_a_pointer(folder: Path) -> Path:
+    """One shard was not fetched."""
+    paths = split(folder)
+    paths[1].write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    return paths[0]
+
+
+@case("model-00003-of-00003.gguf: claims 3 keys, which can't fit in the 36 bytes left")
+def split_with_a_cut_header(folder: Path) -> Path:
+    paths = split(folder)
+    paths[2].write_bytes(paths[2].read_bytes()[:60])
+    return paths[0]
+
+
+@case(same=True)
+def folder_with_a_half_written_file(folder: Path) -> Path:
+    """What a conversion that was killed leaves behind is never taken for the model."""
+    path = e_series().write(folder)
+    (folder / f".{path.name}.4711.part").write_bytes(path.read_bytes()[:5000])
+    return folder
+
+
 # ---- Ollama --------------------------------------------------------------------------------------
 
 
@@ -247,6 +270,25 @@ def tool_marks_as_user_defined(model: WildModel) -> None:
 
 
 @changed(same=True)
+def all_marks_as_user_defined(model: WildModel) -> None:
+    """As early converters wrote them; only <pad>, <eos>, <bos> and <unk> are control tokens."""
+    types = np.array(model.metadata["tokenizer.ggml.token_type"])
+    types[4:][types[4:] == 3] = 4
+    model.metadata["tokenizer.ggml.token_type"] = types
+
+
+@changed(same=True)
+def runs_as_control_tokens(model: WildModel) -> None:
+    """The reverse: runs of newlines and spaces, which are text, marked as control tokens."""
+    pieces = model.metadata["tokenizer.ggml.tokens"]
+    types = np.array(model.metadata["tokenizer.ggml.token_type"])
+    for index, piece in enumerate(pieces):
+        if len(piece) > 1 and not piece.strip(b"\n"):
+            types[index] = 3
+    model.metadata["tokenizer.ggml.token_type"] = types
+
+
+@changed(same=True)
 def without_token_types(model: WildModel) -> None:
     del model.metadata["tokenizer.ggml.token_type"]
 
@@ -293,6 +335,23 @@ def with_a_template(model: WildModel) -> None:
     model.metadata["tokenizer.chat_template"] = "{{ bos_token }}{{ messages[0]['content'] }}"
 
 
+@changed(same=True)
+def with_a_template_that_runs_code(model: WildModel) -> None:
+    """Served, since a template is run by the sandbox alone; what it reaches for is not there."""
+    code = "{{ ''.__class__.__mro__[1].__subclasses__() }}{{ cycler.__init__.__globals__.os }}"
+    model.metadata["tokenizer.chat_template"] = code
+
+
+@changed("the chat template does not compile in line 1")
+def with_a_template_that_is_cut(model: WildModel) -> None:
+    model.metadata["tokenizer.chat_template"] = "{% for message in messages %}{{ message"
+
+
+@changed("the default sampling can't be used: top_p")
+def sampling_settings_out_of_range(model: WildModel) -> None:
+    model.metadata["general.sampling.top_p"] = 7.0
+
+
 # ---- what is no text model -----------------------------------------------------------------------
 
 NOT_TEXT_MODELS = {
@@ -311,6 +370,7 @@ NOT_TEXT_MODELS = {
         {"general.architecture": "gemma4", "general.type": "adapter", "adapter.type": "lora"},
         "a LoRA adapter",
     ),
+    "lora_without_a_type": ({"general.architecture": "gemma4", "adapter.type": "lora"}, "LoRA"),
     "imatrix": ({"general.architecture": "imatrix", "general.type": "imatrix"}, "importance"),
     "embedding_gemma": ({"general.architecture": "gemma-embedding"}, "an embedding model"),
     "bert": ({"general.architecture": "nomic-bert"}, "an embedding model"),
@@ -386,7 +446,7 @@ def tensors_in_reverse(folder: Path) -> Path:
 
 
 @changed(same=True)
-def context_of_one_token(model: WildModel) -> None:
+def context_of_a_million_tokens(model: WildModel) -> None:
     model.metadata["gemma4.context_length"] = 1 << 20
 
 
