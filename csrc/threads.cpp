@@ -45,24 +45,55 @@ private:
     int count_ = 0;
 };
 
-// "max 100000" or "150000 100000": the quota in cores, rounded up; 0 where there is none.
-int quota_cores(const std::string& path) {
-    std::ifstream file(path);
+// Microseconds of quota and period: the cores that they are, rounded; 0 where there is no limit.
+int cores_of(double quota, double period) {
+    return quota > 0 && period > 0 ? std::max(1, static_cast<int>(quota / period + 0.5)) : 0;
+}
+
+// Version 2: "max 100000" or "150000 100000" in one file.
+int unified_cores(const std::string& group) {
+    std::ifstream file(group + "/cpu.max");
     std::string quota;
     double period = 0;
-    if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
-    const double cores = std::atof(quota.c_str()) / period;
-    return cores > 0 ? std::max(1, static_cast<int>(cores + 0.5)) : 0;
+    return file >> quota >> period ? cores_of(std::atof(quota.c_str()), period) : 0;
+}
+
+// Version 1: two files, a quota of -1 is no limit.
+int legacy_cores(const std::string& group) {
+    std::ifstream quota_file(group + "/cpu.cfs_quota_us"), period_file(group + "/cpu.cfs_period_us");
+    double quota = 0, period = 0;
+    return quota_file >> quota && period_file >> period ? cores_of(quota, period) : 0;
+}
+
+// The least that the control groups from `group` up to their root allow; 0 where none has a limit.
+// In a container the group that the system names may not be there; the root is the container's own.
+int least_cores(const std::string& root, std::string group, int (*cores_at)(const std::string&)) {
+    int least = 0;
+    while (true) {
+        const int cores = cores_at(root + group);
+        if (cores > 0) least = least > 0 ? std::min(least, cores) : cores;
+        if (group.empty()) return least;
+        group.erase(group.find_last_of('/') == std::string::npos ? 0 : group.find_last_of('/'));
+    }
 }
 
 int cgroup_cores() {
-    const int unified = quota_cores("/sys/fs/cgroup/cpu.max");
-    if (unified > 0) return unified;
-    std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-    std::ifstream period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-    double quota = 0, period = 0;
-    if (!(quota_file >> quota) || !(period_file >> period) || quota <= 0 || period <= 0) return 0;
-    return std::max(1, static_cast<int>(quota / period + 0.5));
+    std::ifstream memberships("/proc/self/cgroup");  // lines such as "4:cpu,cpuacct:/a/b", "0::/a/b"
+    int least = 0;
+    for (std::string line; std::getline(memberships, line);) {
+        const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+        if (second == std::string::npos) continue;
+        std::string controllers = line.substr(first + 1, second - first - 1);
+        controllers.push_back(',');
+        const std::string group = line.substr(second + 1);
+        int cores = 0;
+        if (controllers == ",") cores = least_cores("/sys/fs/cgroup", group, unified_cores);
+        if (controllers.starts_with("cpu,") || controllers.find(",cpu,") != std::string::npos) {
+            cores = least_cores("/sys/fs/cgroup/cpu", group, legacy_cores);
+        }
+        if (cores > 0) least = least > 0 ? std::min(least, cores) : cores;
+    }
+    return least;
 }
 
 #if defined(__linux__)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,6 +44,24 @@ def test_threads() -> None:
         os.sched_setaffinity(0, allowed)
     with pytest.raises(UsageError, match="threads is 0"):
         CpuOps(threads=0)
+
+
+def test_threads_follow_the_quota_of_a_control_group() -> None:
+    """A container or service that may use 2 of 8 CPUs; here 1 of however many there are."""
+    root = Path("/sys/fs/cgroup/cpu")
+    group = root / f"culet-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("needs the right to make a control group of version 1")
+    try:
+        (group / "cpu.cfs_quota_us").write_text("100000")
+        code = "import os; open('{}', 'w').write(str(os.getpid())); from culet import _native; "
+        code = code.format(group / "cgroup.procs") + "print(_native.default_num_threads())"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout.strip() == "1", done.stderr
+    finally:
+        group.rmdir()
 
 
 def test_bad_arguments_are_refused_and_change_nothing() -> None:
@@ -164,3 +185,7 @@ def test_profile_counts_calls_by_op() -> None:
 def test_probes() -> None:
     assert _native.probe_read(2, 1 << 22) > 0
     assert _native.probe_fork_join(2, 10) > 0
+
+
+def test_what_computes_is_described() -> None:
+    assert cpu_ops("portable", 2).description == "portable, 2 threads"
