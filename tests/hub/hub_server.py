@@ -21,6 +21,7 @@ class FakeHub:
     Attributes:
         repos: files by repository.
         token: needed for `private` repositories.
+        claimed_bytes: what the hub says of files' sizes, by name, where that isn't true.
         cut_after: bytes after which the next download is cut, once.
         requests: (method, path, Range header).
     """
@@ -28,6 +29,7 @@ class FakeHub:
     repos: Mapping[str, Mapping[str, bytes]]
     private: frozenset[str] = frozenset()
     token: str = "hf_secret"
+    claimed_bytes: dict[str, int] = field(default_factory=dict)
     cut_after: int | None = None
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     url: str = ""
@@ -60,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(401, b"{}", {"X-Error-Code": "RepoNotFound"}, with_body)
         elif info:
             files = [
-                {"rfilename": name, "size": len(content)}
+                {"rfilename": name, "size": self.hub.claimed_bytes.get(name, len(content))}
                 for name, content in self.hub.repos[repo].items()
             ]
             body = {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": files}

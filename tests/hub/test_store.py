@@ -109,6 +109,19 @@ def test_a_cut_download_is_resumed_where_it_stopped(store: Store, hub: FakeHub) 
     assert "bytes=20971520-" in [span for _, _, span in hub.requests]
 
 
+def test_what_the_disk_has_no_room_for_is_not_begun(store: Store, hub: FakeHub) -> None:
+    hub.claimed_bytes["m-Q8_0.gguf"] = 1 << 60
+    refused = store.culet("pull", "a/model-GGUF:Q8_0")
+    assert refused.returncode == 1 and len(refused.stderr.splitlines()) == 1
+    assert "1152921504607 MB are to be fetched, the cache at" in refused.stderr
+    assert not any("/resolve/" in path for _, path, _ in hub.requests)
+    # What is there already needs no room.
+    hub.claimed_bytes.clear()
+    store.json("pull", "a/model-GGUF:Q8_0")
+    hub.claimed_bytes["m-Q8_0.gguf"] = 1 << 60
+    store.json("pull", "a/model-GGUF:Q8_0")
+
+
 def test_the_cache_is_used_without_the_hub(store: Store, hub: FakeHub) -> None:
     store.json("pull", "a/model-GGUF:Q8_0")
     before = len(hub.requests)
