@@ -17,11 +17,15 @@ from typing import Any
 import httpx
 import pytest
 
+import culet
 from culet.cli import serving
-from culet.cli.main import main
+from culet.cli.main import build_parser, main
 from culet.errors import UsageError
+from culet.llm.describe import describe
 from culet.server.limits import Limits
 from culet.server.run import bind, make_server
+from culet.server.state import ServerState
+from support.live_server import serving as running
 
 
 def _must_not_load(*args: Any, **options: Any) -> Any:
@@ -152,3 +156,16 @@ def test_clients_are_refused_until_the_ready_line(
     asking.join(30)
     assert (code, status, happened) == (0, [200], ["describe", "bind", "load"])
     assert f"ready: whole at http://127.0.0.1:{ports[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tokens", [48, 200])
+def test_fault_011_the_model_list_tells_the_context_in_force(model_path: Path, tokens: int) -> None:
+    """Shorter than the file says, and longer."""
+    args = build_parser("serve").parse_args(["serve", str(model_path)])
+    with culet.load(model_path, backend="reference", context_length=tokens) as llm:
+        model = serving.served_model(llm, describe(model_path), args)
+        with running(ServerState(model)) as url:
+            (listed,) = httpx.get(f"{url}/v1/models").json()["data"]
+            shown = httpx.post(f"{url}/api/show", json={"model": model.name}).json()
+    assert listed["max_model_len"] == listed["meta"]["context_length"] == tokens
+    assert shown["model_info"]["gemma4.context_length"] == tokens
