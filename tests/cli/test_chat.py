@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.markdown import Markdown
 
-from culet.cli.chat import TerminalChat
+from culet.cli.chat import LineCleared, TerminalChat
 from culet.cli.markdown import MarkdownStream, split_blocks
 from culet.engine.request import Usage
 from culet.errors import RequestError
@@ -86,7 +86,8 @@ def test_answers_and_keeps_the_conversation() -> None:
 
 def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
     model = FakeModel(KeyboardInterrupt(), "whole")
-    chat, _ = talk(model, KeyboardInterrupt(), "hi", "again")
+    chat, out = talk(model, LineCleared(), "hi", "again")
+    assert "Ctrl-D or /exit leaves" in out
     assert [t["content"] for t in chat.turns] == ["hi", "half ", "again", "whole"]
 
 

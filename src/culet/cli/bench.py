@@ -27,25 +27,74 @@ from culet.ops.select import load_ops
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser, has_default=True)
     what = parser.add_argument_group("what is measured (0 leaves a part out)")
-    what.add_argument("-p", "--prefill", type=counts, default=[512], metavar="N,...")
-    what.add_argument("-n", "--decode", type=int, default=64, metavar="STEPS")
-    what.add_argument("-d", "--depths", type=counts, default=[1], metavar="N,...")
-    what.add_argument("-b", "--batches", type=counts, default=[1, 4, 16], metavar="N,...")
-    what.add_argument("--verify", type=counts, default=[], metavar="N,...", help="draft tokens")
+    what.add_argument(
+        "-p",
+        "--prefill",
+        type=counts,
+        default=[512],
+        metavar="N,...",
+        help="prompts of so many tokens (default: 512)",
+    )
+    what.add_argument(
+        "-n",
+        "--decode",
+        type=count,
+        default=64,
+        metavar="STEPS",
+        help="tokens written to each sequence (default: 64)",
+    )
+    what.add_argument(
+        "-d",
+        "--depths",
+        type=counts,
+        default=[1],
+        metavar="N,...",
+        help="after contexts of so many tokens (default: 1)",
+    )
+    what.add_argument(
+        "-b",
+        "--batches",
+        type=counts,
+        default=[1, 4, 16],
+        metavar="N,...",
+        help="with so many sequences at once (default: 1,4,16)",
+    )
+    what.add_argument(
+        "--verify",
+        type=counts,
+        default=[],
+        metavar="N,...",
+        help="steps that check so many draft tokens (default: none)",
+    )
     what.add_argument(
         "--score",
         type=counts,
         default=[],
         metavar="N,...",
-        help="all layers for every row, logits of the second half, as for a perplexity",
+        help="all layers for every row, logits of the second half, as for a perplexity "
+        "(default: none)",
     )
-    what.add_argument("-r", "--repeats", type=positive_int, default=3)
+    what.add_argument(
+        "-r",
+        "--repeats",
+        type=positive_int,
+        default=3,
+        metavar="N",
+        help="samples of each prefill and score (default: 3)",
+    )
     what.add_argument(
         "--wall", action="store_true", help="compare decode with whole answers of 1 and 129 tokens"
     )
-    add_engine_options(parser)
+    add_engine_options(parser, has_context=False)
     parser.add_argument("--profile", action="store_true", help="time by op after each result")
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
+
+
+def count(text: str) -> int:
+    """An argparse type: a whole number, 0 included."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
 
 
 def counts(text: str) -> list[int]:

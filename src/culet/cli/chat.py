@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 import time
@@ -17,6 +16,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.console import Console
+from rich.text import Text
 
 import culet
 from culet.chat.messages import parse_messages
@@ -25,9 +25,11 @@ from culet.cli.options import (
     add_engine_options,
     add_model_argument,
     add_sampling_options,
+    expand_user,
     load_options,
     resolve_model,
     sampling_options,
+    user_folder,
 )
 from culet.errors import CuletError, UsageError
 from culet.llm.facade import LLM
@@ -51,9 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="a system message")
     parser.add_argument("--think", action="store_true", help="let the model think first")
     add_sampling_options(parser)
-    # A conversation has no reason to stop after the 256 tokens of one-shot commands.
-    parser.set_defaults(max_tokens=None)
-    add_engine_options(parser)
+    add_engine_options(parser, has_template=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,13 +61,18 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     with culet.load(path, max_seqs=1, **load_options(args)) as llm:
         chat = TerminalChat(llm, console, sampling_options(args), args.system, args.think)
-        console.print(f"[bold]{path.stem}[/], context {llm.context_length} tokens. /help helps.")
+        console.print(Text(path.stem, "bold"), end="")
+        console.print(f", context {llm.context_length} tokens. /help helps.", highlight=False)
         chat.run(line_reader())
     return 0
 
 
 def line_reader() -> Callable[[], str]:
-    """A function that gives the next message; it raises EOFError at the end."""
+    """A function that gives the next message; it raises EOFError at the end.
+
+    Ctrl-C at a terminal's prompt raises `LineCleared`. Where lines come from elsewhere it ends the
+    program, since there is no prompt to go back to.
+    """
     if not sys.stdin.isatty():
         return _piped_line
     keys = KeyBindings()
@@ -79,9 +84,12 @@ def line_reader() -> Callable[[], str]:
     session: PromptSession[str] = PromptSession(history=_history(), key_bindings=keys)
 
     def read() -> str:
-        text = session.prompt("› ")
-        while text.endswith("\\"):
-            text = text[:-1] + "\n" + session.prompt("… ")
+        try:
+            text = session.prompt("› ")
+            while text.endswith("\\"):
+                text = text[:-1] + "\n" + session.prompt("… ")
+        except KeyboardInterrupt:
+            raise LineCleared from None
         return text
 
     return read
@@ -95,12 +103,18 @@ def _piped_line() -> str:
 
 
 def _history() -> FileHistory | InMemoryHistory:
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "culet"
+    folder = user_folder("XDG_STATE_HOME", ".local/state")
+    if folder is None:
+        return InMemoryHistory()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:
         return InMemoryHistory()  # a read-only home is no reason not to talk
     return FileHistory(str(folder / "chat-history"))
+
+
+class LineCleared(Exception):
+    """Ctrl-C at the prompt."""
 
 
 @dataclass
@@ -117,11 +131,12 @@ class TerminalChat:
     seconds: float = 0.0
 
     def run(self, read: Callable[[], str]) -> None:
-        """Until the end of input. Ctrl-C at the prompt clears the line, and only that."""
+        """Until the end of input."""
         while True:
             try:
                 text = read().strip()
-            except KeyboardInterrupt:
+            except LineCleared:
+                self._say("Ctrl-D or /exit leaves")
                 continue
             except EOFError:
                 return
@@ -266,4 +281,4 @@ def _file_name(command: str, text: str) -> Path:
         words = [text]
     if len(words) != 1:
         raise UsageError(f"{command} takes the name of one file")
-    return Path(words[0]).expanduser()
+    return expand_user(words[0])

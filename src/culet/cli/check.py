@@ -42,7 +42,9 @@ class Verdict:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="GGUF files or model folders")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="GGUF files, packed files or model folders"
+    )
     parser.add_argument(
         "--memory",
         type=byte_size,

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Hugging Face folder, tokenizer.json or GGUF file",
     )
     tokens.add_argument(
-        "--texts", type=Path, metavar="F", help="more texts: one a line, or JSONL with `text`"
+        "--texts", type=Path, metavar="FILE", help="more texts: one a line, or JSONL with `text`"
     )
     tokens.add_argument("--json", action="store_true", help="one JSON object on the last line")
     logits = kinds.add_parser("logits", help="greedy answers and the logits behind them")
@@ -64,9 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--with", dest="reference", metavar="REF", required=True, help="the same model elsewhere"
     )
     logits.add_argument(
-        "--prompts", type=Path, metavar="F", help="prompts: one a line, or JSONL with `text`"
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="prompts: one a line, or JSONL with `text` (default: six of ours)",
     )
-    logits.add_argument("-n", "--tokens", type=positive_int, default=32, help="of each answer")
+    logits.add_argument(
+        "-n", "--tokens", type=positive_int, default=32, help="of each answer (default: 32)"
+    )
     add_engine_options(logits)
     logits.add_argument("--json", action="store_true", help="one JSON object on the last line")
 

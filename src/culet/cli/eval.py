@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import culet
@@ -15,7 +16,14 @@ from culet.cli.options import (
     resolve_model,
 )
 from culet.cli.output import line_printer, print_json
-from culet.evals.scoring import perplexity, read_questions, read_text, score_choices, summarize
+from culet.evals.scoring import (
+    Question,
+    perplexity,
+    read_questions,
+    read_text,
+    score_choices,
+    summarize,
+)
 from culet.llm.facade import LLM
 
 _CHUNK_TOKENS = 512
@@ -36,31 +44,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for kind in (ppl, choice):
         add_model_argument(kind)
-        kind.add_argument("--data", type=Path, metavar="F", required=True)
-        add_engine_options(kind)
+        what = "a text, UTF-8" if kind is ppl else "questions, one JSON object a line"
+        kind.add_argument("--data", type=Path, metavar="FILE", required=True, help=what)
         kind.add_argument("--json", action="store_true", help="one JSON object on the last line")
-    ppl.add_argument("--chunks", type=positive_int, metavar="N", help="at most so many")
+    add_engine_options(ppl, context_default=str(_CHUNK_TOKENS))
+    add_engine_options(choice)
+    ppl.add_argument(
+        "--chunks", type=positive_int, metavar="N", help="at most so many (default: all)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    options = load_options(args)
     if args.kind == "ppl":
-        options["context_length"] = args.ctx or _CHUNK_TOKENS
-    path, keeps_prompts = resolve_model(args.model), args.kind == "choice"
-    with culet.load(path, **options, max_seqs=1, prefix_cache=keeps_prompts) as llm:
-        return run_ppl(llm, args) if args.kind == "ppl" else run_choice(llm, args)
+        return run_ppl(args, read_text(args.data))
+    return run_choice(args, read_questions(args.data))
 
 
-def run_ppl(llm: LLM, args: argparse.Namespace) -> int:
+def load_for(args: argparse.Namespace, num_ctx: int | None) -> LLM:
+    options = load_options(args) | {"context_length": num_ctx}
+    keeps_prompts = args.kind == "choice"
+    return culet.load(resolve_model(args.model), **options, max_seqs=1, prefix_cache=keeps_prompts)
+
+
+def run_ppl(args: argparse.Namespace, text: str) -> int:
     say = line_printer(args.json)
-    num_ctx = llm.context_length
+    num_ctx = args.ctx or _CHUNK_TOKENS
     nats: list[float] = []
     per_chunk = num_ctx - num_ctx // 2 - 1
-    for value in perplexity(llm, read_text(args.data), num_ctx, args.chunks):
-        nats.append(value)
-        if len(nats) % per_chunk == 0:
-            running = math.exp(sum(nats) / len(nats))
-            say(f"chunk {len(nats) // per_chunk}: {running:.4f}")
+    with load_for(args, num_ctx) as llm:
+        for value in perplexity(llm, text, num_ctx, args.chunks):
+            nats.append(value)
+            if len(nats) % per_chunk == 0:
+                running = math.exp(sum(nats) / len(nats))
+                say(f"chunk {len(nats) // per_chunk}: {running:.4f}")
     found = summarize(nats, num_ctx)
     say(
         f"perplexity {found.value:.4f} +- {found.error:.4f} "
@@ -80,9 +96,9 @@ def run_ppl(llm: LLM, args: argparse.Namespace) -> int:
     return 0
 
 
-def run_choice(llm: LLM, args: argparse.Namespace) -> int:
-    questions = read_questions(args.data)
-    scores = [score_choices(llm, question) for question in questions]
+def run_choice(args: argparse.Namespace, questions: Sequence[Question]) -> int:
+    with load_for(args, args.ctx) as llm:
+        scores = [score_choices(llm, question) for question in questions]
     answers = [question.answer for question in questions]
     right = sum(s.picked == a for s, a in zip(scores, answers, strict=True))
     right_by_byte = sum(s.picked_by_byte == a for s, a in zip(scores, answers, strict=True))

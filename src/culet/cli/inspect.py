@@ -33,7 +33,13 @@ _SHOWN_CHARACTERS = 70
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
-    parser.add_argument("--ctx", type=positive_int, metavar="N", help="context for the KV figures")
+    parser.add_argument(
+        "--ctx",
+        "--context-length",
+        type=positive_int,
+        metavar="N",
+        help="tokens of context for the figures of K and V (default: the model's)",
+    )
     add_memory_options(parser)
     parser.add_argument("--tensors", action="store_true", help="list every tensor")
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")

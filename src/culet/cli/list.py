@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from datetime import datetime
 
 from culet.cli.output import format_bytes, print_json
-from culet.hub.store import stored_models
+from culet.hub.store import cache_folder, stored_models
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,10 @@ def run(args: argparse.Namespace) -> int:
             }
         )
         return 0
+    if not models:
+        print(
+            f"no models in {cache_folder()}; `culet pull OWNER/REPO` fetches one", file=sys.stderr
+        )
     width = max((len(m.name) for m in models), default=0)
     for m in models:
         used = datetime.fromtimestamp(m.last_used).strftime("%Y-%m-%d")

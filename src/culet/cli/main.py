@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import culet
 from culet.errors import CuletError, UsageError
@@ -43,72 +44,38 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
         description="Runs Google's Gemma models on the machine you already have.",
     )
     parser.add_argument("--version", action="store_true", help="print the version and end")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say more on standard error")
+    add_verbose(parser, default=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, (module, summary) in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary)
         if name == chosen:
             importlib.import_module(module).add_arguments(sub)
+            # Without a default of its own it leaves what was said before the command.
+            add_verbose(sub, default=argparse.SUPPRESS)
+            sub.set_defaults(parser=sub)
     return parser
 
 
+def add_verbose(parser: argparse.ArgumentParser, default: object) -> None:
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", default=default, help="say more on standard error"
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code (0 done, 1 failed, 2 wrong usage, 3 bad model)."""
+    """Run one command and return its exit code (0 done, 1 failed, 2 wrong usage, 3 bad model).
+
+    Errors made on purpose, and what the system does to a program, become one line and a code.
+    """
     fill_standard_streams()
-    words = list(sys.argv[1:] if argv is None else argv)
-    chosen = next((w for w in words if w in COMMANDS), None)
-    parser = build_parser(chosen)
-    args = parser.parse_args(words)
-    if args.version:
-        print(culet.__version__)
-        return 0
-    if args.command is None:
-        parser.print_help(sys.stderr)
-        return UsageError.exit_code
-    set_up_log(args.verbose, getattr(args, "log_times", False))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Whatever the locale says: what models write is UTF-8.
-        sys.stdout.reconfigure(encoding="utf-8")
-    return run_command(args)
-
-
-def fill_standard_streams() -> None:
-    """Open what was closed (`2>&-`, some supervisors): else the next file or socket takes its
-    number, and what is printed goes there."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(number)
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")
-
-
-class StderrHandler(logging.Handler):
-    """Writes to what `sys.stderr` is when a record comes, not when the handler was made."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        # A full disk, a terminal that is gone: no reason to end what the line is about.
-        with contextlib.suppress(OSError):
-            print(self.format(record), file=sys.stderr, flush=True)
-
-
-def set_up_log(verbose: bool, has_times: bool = False) -> None:
-    """Our own log on standard error; other libraries' stay as they are."""
-    handler = StderrHandler()
-    line = "%(asctime)s culet: %(message)s" if has_times else "culet: %(message)s"
-    handler.setFormatter(logging.Formatter(line, "%Y-%m-%dT%H:%M:%S%z"))
-    log = logging.getLogger("culet")
-    log.handlers = [handler]  # not one more for each call within a process
-    log.setLevel(logging.DEBUG if verbose else logging.INFO)
-
-
-def run_command(args: argparse.Namespace) -> int:
-    """Run the chosen command; errors made on purpose become one line and an exit code."""
     try:
-        code = importlib.import_module(COMMANDS[args.command][0]).run(args)
+        try:
+            code = run_words(list(sys.argv[1:] if argv is None else argv))
+        except SystemExit:  # argparse has printed help
+            sys.stdout.flush()
+            raise
         sys.stdout.flush()
-        return int(code)
+        return code
     except CuletError as error:
         print(f"culet: {error}", file=sys.stderr)
         return error.exit_code
@@ -132,9 +99,75 @@ def run_command(args: argparse.Namespace) -> int:
         return CuletError.exit_code
 
 
+def run_words(words: list[str]) -> int:
+    """Parse a command line and run what it says."""
+    chosen = next((w for w in words if w in COMMANDS), None)
+    parser = build_parser(chosen)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        refuse_words(getattr(args, "parser", parser), args, unknown)
+    if args.version:
+        print(culet.__version__)
+        return 0
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return UsageError.exit_code
+    set_up_log(args.verbose, getattr(args, "log_times", False))
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            # Whatever the locale says: what models read and write is UTF-8. Names of files may
+            # hold bytes that are none; those are escaped, as on standard error.
+            errors = "replace" if stream is sys.stdin else "backslashreplace"
+            stream.reconfigure(encoding="utf-8", errors=errors)
+    return int(importlib.import_module(COMMANDS[args.command][0]).run(args))
+
+
+def refuse_words(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, unknown: list[str]
+) -> NoReturn:
+    """End as argparse does, with the usage of the command and not of all of them."""
+    hint = ""
+    if args.command == "run" and not unknown[0].startswith("-"):
+        hint = " (a prompt goes after -p)"
+    parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+
 def discard_output() -> None:
     """What is still in buffers goes nowhere; the interpreter would complain about it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def fill_standard_streams() -> None:
+    """Open what was closed (`2>&-`, some supervisors): else the next file or socket takes its
+    number, and what is printed goes there."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+
+
+class StderrHandler(logging.Handler):
+    """Writes to what `sys.stderr` is when a record comes, not when the handler was made."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # A full disk, a terminal that is gone: no reason to end what the line is about.
+        with contextlib.suppress(OSError):
+            print(self.format(record), file=sys.stderr, flush=True)
+
+
+def set_up_log(verbose: bool, has_times: bool = False) -> None:
+    """Our own log on standard error; other libraries' stay as they are."""
+    handler = StderrHandler()
+    line = "%(asctime)s culet: %(message)s" if has_times else "culet: %(message)s"
+    handler.setFormatter(logging.Formatter(line, "%Y-%m-%dT%H:%M:%S%z"))
+    log = logging.getLogger("culet")
+    log.handlers = [handler]  # not one more for each call within a process
+    log.setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from culet.cli.options import add_model_argument, positive_int, resolve_model
+from culet.cli.options import add_model_argument, add_threads_option, resolve_model
 from culet.cli.output import format_bytes, line_printer, print_json
 from culet.llm.conversion import QUANT_TYPES, plan_conversion
 from culet.llm.packing import pack_model
@@ -15,7 +15,14 @@ from culet.llm.packing import pack_model
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
-    parser.add_argument("-o", "--out", type=Path, metavar="OUT.culet", required=True)
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="OUT.culet",
+        required=True,
+        help="what is written; its name ends in .culet",
+    )
     parser.add_argument(
         "--type",
         choices=QUANT_TYPES,
@@ -23,11 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "get at least 6 bits",
     )
     parser.add_argument(
-        "--table-type", choices=QUANT_TYPES, help="another type for tables, head and small gates"
+        "--table-type",
+        choices=QUANT_TYPES,
+        help="another type for tables, head and small gates (default: q8_0 with q8_0, else q6_k)",
     )
-    parser.add_argument(
-        "--threads", type=positive_int, metavar="N", help="threads (default: physical cores)"
-    )
+    add_threads_option(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
 
 
@@ -42,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         f"for serving, in {seconds:.1f} s"
     )
     if not result.is_whole_file_hashed:
-        say("unpack will give back all tensors and metadata, but not the source's padding")
+        say("unpack will give a GGUF file of these tensors, not the source byte for byte")
     if args.json:
         print_json({"path": str(args.out), "seconds": seconds} | asdict(result))
     return 0

@@ -11,7 +11,10 @@ from culet.hub.store import pull
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", metavar="OWNER/REPO[:FILE|QUANT]", help="such as google/gemma-4-E2B-it"
+        "name",
+        metavar="OWNER/REPO[:FILE|QUANT]",
+        help="a repository of the hub, such as google/gemma-4-E2B-it; of a repository with several "
+        "files, the one named, or the one of a quantisation such as Q4_K_M",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
 

@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--think", action="store_true", help="let the model think first")
     parser.add_argument("--stats", action="store_true", help="times and memory on standard error")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the text")
-    add_sampling_options(parser)
-    add_engine_options(parser)
+    add_sampling_options(parser, max_tokens=256)
+    add_engine_options(parser, has_template=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,6 +86,7 @@ def write_answer(
 ) -> Completion | ChatCompletion:
     """Write pieces as they come: the answer to standard output, thoughts to standard error."""
     completion: Completion | ChatCompletion | None = None
+    is_thinking = False
     for piece in pieces:
         clock.piece()
         completion = piece.completion or completion
@@ -93,6 +94,11 @@ def write_answer(
             if piece.reasoning:
                 sys.stderr.write(piece.reasoning)
                 sys.stderr.flush()
+                is_thinking = True
+            if piece.text and is_thinking:
+                sys.stderr.write("\n")  # on a terminal both streams are one text
+                sys.stderr.flush()
+                is_thinking = False
             sys.stdout.write(piece.text)
             sys.stdout.flush()
     assert completion is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 from culet.cli.options import add_engine_options, add_model_argument, byte_size, positive_int
@@ -13,6 +14,8 @@ from culet.server.limits import Access, Limits, require_safe_bind
 _KEY_VARIABLE = "CULET_API_KEY"
 _MIB = 1024 * 1024
 _MAX_PORT = 65535
+# Lower case and without a path: it is compared with what browsers send.
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/A-Z\s]+")
 _BODIES_AT_ONCE = 8  # of the largest size that is allowed
 
 
@@ -21,10 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
     server.add_argument(
-        "--port", type=port_number, default=11435, help="0: any (default: %(default)s)"
+        "--port", type=port_number, default=11435, help="0: any that is free (default: %(default)s)"
     )
     server.add_argument("--name", metavar="NAME", help="the model's name (default: the file's)")
-    server.add_argument("--alias", action="append", default=[], metavar="NAME")
+    server.add_argument(
+        "--alias",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name for it; may be given several times",
+    )
     server.add_argument(
         "--strict-model", action="store_true", help="refuse requests for a model of another name"
     )
@@ -48,17 +57,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help=f"needed by every request; may be given several times, or as {_KEY_VARIABLE}",
     )
-    access.add_argument("--api-key-file", type=Path, metavar="FILE", help="one key per line")
+    access.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="a file with one key on each line"
+    )
     access.add_argument(
         "--allow-no-key", action="store_true", help="serve other machines without any key"
     )
-    access.add_argument("--allow-host", action="append", default=[], metavar="NAME")
-    access.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN")
+    access.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name by which clients may call this machine, beside localhost and its addresses; "
+        "may be given several times",
+    )
+    access.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        type=web_origin,
+        metavar="ORIGIN",
+        help="web pages that may call, such as https://example.com, or * for all; may be given "
+        "several times",
+    )
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-requests", type=positive_int, default=256, metavar="N")
-    limits.add_argument("--max-body-mb", type=positive_int, default=32, metavar="MB")
-    limits.add_argument("--request-timeout", type=positive_int, metavar="SECONDS")
-    add_engine_options(parser)
+    limits.add_argument(
+        "--max-requests",
+        type=positive_int,
+        default=256,
+        metavar="N",
+        help="requests running and waiting; more are told to try again (default: %(default)s)",
+    )
+    limits.add_argument(
+        "--max-body-mb",
+        type=positive_int,
+        default=32,
+        metavar="MB",
+        help="size of a request, in MiB (default: %(default)s)",
+    )
+    limits.add_argument(
+        "--request-timeout",
+        type=positive_int,
+        metavar="SECONDS",
+        help="for one answer, which fails with 504 after them (default: no limit)",
+    )
+    add_engine_options(parser, has_template=True)
     batching = parser.add_argument_group("many requests at once")
     batching.add_argument(
         "--max-seqs",
@@ -79,6 +122,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compute every prompt whole, also where it begins like an earlier one",
     )
+
+
+def web_origin(text: str) -> str:
+    """An argparse type: an origin as browsers send it, or `*`."""
+    if text != "*" and not _ORIGIN.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an origin such as https://example.com or http://localhost:3000"
+        )
+    return text
 
 
 def port_number(text: str) -> int:
@@ -119,8 +171,10 @@ def read_keys(args: argparse.Namespace) -> tuple[str, ...]:
     if args.api_key_file is not None:
         try:
             lines = args.api_key_file.read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{args.api_key_file}: not readable as text ({error})") from error
+        except OSError as error:
+            raise UsageError(f"{args.api_key_file}: can't be read ({error.strerror})") from error
+        except ValueError as error:
+            raise UsageError(f"{args.api_key_file}: is not UTF-8 text") from error
         keys += [line.strip() for line in lines if line.strip()]
         if not keys:
             raise UsageError(f"{args.api_key_file}: there is no key in it")

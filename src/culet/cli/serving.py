@@ -118,5 +118,14 @@ def model_details(description: Description) -> ModelDetails:
 
 
 def _plan(llm: LLM) -> str:
-    groups = [f"{g.name} {format_bytes(g.planned_bytes)}" for g in llm.memory().groups]
-    return "memory: " + ", ".join(groups)
+    """What the model takes; bytes that are mapped are shared with the system's file cache."""
+    groups = llm.memory().groups
+    parts = [
+        f"{g.name.replace(',', '')} {format_bytes(g.planned_bytes)}"
+        for g in groups
+        if g.planned_bytes
+    ]
+    mapped = sum(g.mapped_bytes for g in groups)
+    if mapped:
+        parts.append(f"mapped {format_bytes(mapped)}")
+    return f"memory: {', '.join(parts)}; context: {llm.context_length} tokens"

@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from culet.cli.options import positive_int
+from culet.cli.options import add_threads_option
 from culet.cli.output import format_bytes, line_printer, print_json
 from culet.formats.mapped import explain_lost_pages
 from culet.llm.packing import unpack_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, metavar="IN.culet")
-    parser.add_argument("-o", "--out", type=Path, metavar="OUT.gguf", required=True)
+    parser.add_argument("path", type=Path, metavar="IN.culet", help="a packed file")
     parser.add_argument(
-        "--threads", type=positive_int, metavar="N", help="threads (default: physical cores)"
+        "-o", "--out", type=Path, metavar="OUT.gguf", required=True, help="the GGUF file to write"
     )
+    add_threads_option(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import get_args
 
 from culet.errors import UsageError
@@ -46,6 +47,8 @@ class EngineConfig:
             "max_waiting",
         ):
             value = getattr(self, name)
+            if not isinstance(value, Integral):
+                raise UsageError(f"{name} is {value!r}; a whole number is needed")
             if value < 1:
                 raise UsageError(f"{name} is {value}; at least 1 is needed")
         if self.kv_type not in get_args(KvType):

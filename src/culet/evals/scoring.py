@@ -70,14 +70,14 @@ def perplexity(llm: LLM, text: str, num_ctx: int, max_chunks: int | None = None)
     chunk's first token is replaced by BOS; the second half of each chunk is scored.
 
     Raises:
-        UsageError: the text is shorter than two chunks, or the model's context than one.
+        UsageError: the text is shorter than one chunk, or a chunk than 4 tokens.
     """
-    if not 4 <= num_ctx <= llm.context_length:
-        raise UsageError(f"chunks of {num_ctx} tokens; 4 to {llm.context_length} are possible")
+    if num_ctx < 4:
+        raise UsageError(f"chunks of {num_ctx} tokens are too small; 4 are the least")
     ids = llm.tokenizer.encode(text, add_bos=True)
     num_chunks = len(ids) // num_ctx
     if num_chunks < 1:
-        raise UsageError(f"the text has {len(ids)} tokens, a chunk of {num_ctx} needs as many")
+        raise UsageError(f"the text has {len(ids)} tokens, fewer than one chunk of {num_ctx}")
     first = num_ctx // 2
     for chunk in range(min(num_chunks, max_chunks or num_chunks)):
         tokens = [llm.tokenizer.bos_id, *ids[chunk * num_ctx + 1 : (chunk + 1) * num_ctx]]
@@ -153,8 +153,10 @@ def read_text(path: Path) -> str:
     """A UTF-8 text file; `UsageError` if it can't be read as one."""
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: can't be read as UTF-8 text ({error})") from error
+    except OSError as error:
+        raise UsageError(f"{path}: can't be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 (byte {error.start})") from error
 
 
 def _question(value: Any) -> Question:

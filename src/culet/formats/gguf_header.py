@@ -269,7 +269,7 @@ class _Parser(Cursor):
         if self.data_required and start + info.num_bytes > self.file.size:
             raise self.error(
                 f"tensor {info.name} ends at byte {start + info.num_bytes}, "
-                f"the file at {self.file.size}"
+                f"the file at {self.file.size}: it is cut off (an unfinished download?)"
             )
         return Located(info, start)
 

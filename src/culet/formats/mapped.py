@@ -130,6 +130,8 @@ def _regular_file_size(path: Path) -> int:
     """Opening a pipe or device could block for ever, so look first."""
     try:
         status = path.stat()
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file or folder") from None
     except OSError as error:
         raise UsageError(f"{path}: can't be read ({error.strerror})") from error
     if not stat.S_ISREG(status.st_mode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from culet.errors import ModelFileError, UsageError
@@ -23,6 +24,8 @@ _FOREIGN_MAGICS = (
     (b"tjgg", "a GGML file from before GGUF"),
     (b"<!DO", "an HTML page (a failed download?)"),
     (b"<htm", "an HTML page (a failed download?)"),
+    (b"<HTM", "an HTML page (a failed download?)"),
+    (b"<!do", "an HTML page (a failed download?)"),
 )
 
 
@@ -43,7 +46,9 @@ def open_checkpoint(
         ModelFileError: it is damaged, incomplete, or in no format that culet reads.
         UnsupportedModelError: it is sound, but not a text model that culet serves.
     """
-    path = Path(path).expanduser()
+    path = Path(path)
+    with contextlib.suppress(RuntimeError):  # there is no such user, or no home
+        path = path.expanduser()
     if path.is_dir():
         return _open_folder(path, header_only)
     if path.suffix == ".safetensors":
@@ -54,11 +59,13 @@ def open_checkpoint(
     file.close()
     if path.suffix == PACKED_SUFFIX or start == PACKED_MAGIC:
         return open_packed(path, load_mode=load_mode)
-    if path.suffix == ".gguf" or start[:4] in (MAGIC, MAGIC[::-1]):
-        return open_gguf(path, header_only=header_only)
     for magic, what in _FOREIGN_MAGICS:
         if start.startswith(magic):
             raise ModelFileError(f"{path}: this is {what}; GGUF and safetensors are read")
+    if path.suffix == ".gguf" or start[:4] in (MAGIC, MAGIC[::-1]):
+        return open_gguf(path, header_only=header_only)
+    if path.suffix == ".json":
+        raise ModelFileError(f"{path}: this is a part of a model; give the folder {path.parent}")
     raise ModelFileError(
         f"{path}: begins with {start[:4]!r}, neither a GGUF nor a .safetensors file"
     )

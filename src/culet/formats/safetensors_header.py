@@ -82,7 +82,11 @@ def parse_header(file: MappedFile, *, data_required: bool = True) -> list[Entry]
         raise _error(file, f"{file.size - end} bytes after the last tensor belong to no tensor")
     if data_required and end > file.size:
         cut = next(e for e in entries if e.end > file.size)
-        raise _error(file, f"tensor {cut.name} ends at byte {cut.end}, the file at {file.size}")
+        raise _error(
+            file,
+            f"tensor {cut.name} ends at byte {cut.end}, the file at {file.size}: it is cut off "
+            "(an unfinished download?)",
+        )
     return entries
 
 

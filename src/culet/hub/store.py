@@ -73,7 +73,7 @@ def _require_space(reference: Reference, sizes: dict[str, int], commit: str) -> 
     }
     begun = sum(p.stat().st_size for p in _folder_of(reference.repo).glob("blobs/*.incomplete"))
     needed = sum(size for name, size in sizes.items() if name not in cached) - begun
-    folder = Path(_cache_folder())
+    folder = Path(cache_folder())
     there = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(there).free
     if needed > free:
@@ -133,7 +133,7 @@ def remove(reference: Reference) -> int:
     """
     repo = next((r for r in _repos() if r.repo_id == reference.repo), None)
     if repo is None:
-        raise UsageError(f"{reference}: the cache at {_cache_folder()} doesn't hold it")
+        raise UsageError(f"{reference}: the cache at {cache_folder()} doesn't hold it")
     try:
         if reference.selector is None:
             # Not huggingface_hub's delete_revisions: copies of a repository share its commits, and
@@ -160,7 +160,7 @@ def _remove_files(reference: Reference, repo: Any) -> int:
             blobs[by_name[name].blob_path] = by_name[name].size_on_disk
             by_name[name].file_path.unlink()
     if not blobs:
-        raise UsageError(f"{reference}: the cache at {_cache_folder()} doesn't hold it")
+        raise UsageError(f"{reference}: the cache at {cache_folder()} doesn't hold it")
     kept = {f.resolve() for r in repo.revisions for f in r.snapshot_path.rglob("*") if f.is_file()}
     freed = 0
     for blob, size in blobs.items():
@@ -222,10 +222,10 @@ def _folder_of(repo: str) -> Path:
     """Where the cache has a repository, if it has it."""
     from huggingface_hub.file_download import repo_folder_name
 
-    return Path(_cache_folder()) / repo_folder_name(repo_id=repo, repo_type="model")
+    return Path(cache_folder()) / repo_folder_name(repo_id=repo, repo_type="model")
 
 
-def _cache_folder() -> str:
+def cache_folder() -> str:
     from huggingface_hub import constants
 
     return str(constants.HF_HUB_CACHE)
@@ -238,7 +238,7 @@ def _cache() -> Any:
 
     try:
         return scan_cache_dir()
-    except CacheNotFound:
+    except (CacheNotFound, RuntimeError):  # RuntimeError: it would lie in a home that isn't there
         return None
 
 
@@ -270,8 +270,8 @@ def _hub_errors(reference: Reference) -> Iterator[None]:
         ) from error
     except hub.OfflineModeIsEnabled as error:
         raise UsageError(
-            f"{reference}: is not in the cache at {_cache_folder()}, and HF_HUB_OFFLINE forbids "
-            "to fetch it"
+            f"{reference}: is not in the cache at {cache_folder()}, and HF_HUB_OFFLINE forbids to "
+            "fetch it"
         ) from error
     except (hub.HfHubHTTPError, hub.LocalEntryNotFoundError, transport_error) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)

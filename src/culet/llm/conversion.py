@@ -105,6 +105,10 @@ def source_of(
         return source_of_gguf(checkpoint)
     binding = bind_checkpoint(config, checkpoint)
     converter = _Converter(checkpoint, config, binding, conversion, scratch)
+    if conversion.changes_types and not converter.quantises_anything():
+        _log.warning(
+            "%s: no matrix is quantised: none of them is F32, F16 or BF16", checkpoint.path
+        )
     keys = converter.keys()
     return source_of_parts(
         keys,
@@ -174,6 +178,15 @@ class _Converter:
         qtype = self._type_after(self.canonical[name], info.qtype, shape)
         num_rows = int(np.prod(shape[:-1], dtype=np.int64))
         return TensorInfo(name, qtype, shape, num_rows * qtype.row_bytes(shape[-1]))
+
+    def quantises_anything(self) -> bool:
+        """Whether any tensor gets fewer bits."""
+        return any(
+            self.info(name).qtype.name not in _FLOATS
+            and self.checkpoint.info(self.binding.sources[self.canonical[name]].name).qtype.name
+            in _FLOATS
+            for name in self.canonical
+        )
 
     def read(self, name: str) -> QTensor:
         """The tensor after conversion."""

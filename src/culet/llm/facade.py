@@ -30,7 +30,7 @@ from culet.engine.request import EnginePrompt, SamplingParams
 from culet.engine.runner import num_token_ids
 from culet.engine.sampler import new_seed
 from culet.engine.scheduler import Want
-from culet.errors import RequestError
+from culet.errors import RequestError, UsageError
 from culet.formats.checkpoint import Checkpoint, folder_of
 from culet.formats.opening import open_checkpoint
 from culet.formats.packed import LoadMode
@@ -72,12 +72,13 @@ def load(
     precision: Precision = "fast",
     embed_weights: EmbedWeights = "auto",
     load_mode: LoadMode = "mmap",
-    chat_template: Path | None = None,
+    chat_template: str | Path | None = None,
 ) -> LLM:
     """Load a model; use the result in a `with` block, or call its `close`.
 
     Args:
-        path: a GGUF file, a folder of safetensors, or a packed file.
+        path: a GGUF file, a folder of safetensors, or a packed file; of models of the hub,
+            `culet pull` prints it.
         context_length: tokens of prompt and answer; None for the model's own, or as many as fit.
         threads: None for the backend's own choice.
         kv_type: how K and V are stored.
@@ -90,7 +91,7 @@ def load(
             in memory. `auto` is `disk`, unless `load_mode` is `none`.
         load_mode: how a packed file's weights and the per-layer table are held: mapped (`mmap`),
             read into memory (`none`), or mapped and locked in RAM (`mlock`).
-        chat_template: a Jinja template to use instead of the model's own.
+        chat_template: file of a Jinja template to use instead of the model's own.
 
     Raises:
         UsageError: an option has an impossible value, or nothing can be read at `path`.
@@ -102,6 +103,9 @@ def load(
     """
     holding = decide_holding(embed_weights, load_mode)
     program = ProgramBytes.of_this_process()
+    template = None if chat_template is None else Path(chat_template)
+    if template is not None and not template.exists():
+        raise UsageError(f"the chat template {template}: no such file")
     ops = load_ops(backend, threads=threads, precision=precision)
     checkpoint = open_checkpoint(path, load_mode=holding.load_mode)
     try:
@@ -144,14 +148,17 @@ def load(
         loaded = load_model(config, checkpoint, ops, holding.table)
         checkpoint.check_unchanged()
         tell_system(checkpoint, binding, holding)
-        return LLM(checkpoint, loaded, ops, engine, plan, chat_template)
+        return LLM(checkpoint, loaded, ops, engine, plan, template)
     except BaseException:
         checkpoint.close()
         raise
 
 
 class LLM:
-    """A loaded model. Its methods may be called from several threads at once.
+    """A loaded model, as `culet.load` makes it.
+
+    Its methods may be called from several threads at once; in a coroutine that is
+    `await asyncio.to_thread(llm.chat, messages)`.
 
     Attributes:
         engine: what runs the requests, for callers who speak token ids.
@@ -172,7 +179,7 @@ class LLM:
         self._plan = plan
         self.engine = Engine(loaded.model, ops, engine, check=checkpoint.check_unchanged)
         _log.info("%s: %s", ops.name, ops.description)
-        _log.info("%s", self.engine.cache.plan.describe())
+        _log.debug("%s", self.engine.cache.plan.describe())
         self._template_override = chat_template
         self._defaults = sampling_defaults(checkpoint)
         self._closed = False
@@ -249,6 +256,7 @@ class LLM:
         def complete(started: Started, deltas: Iterable[Delta]) -> Completion:
             return cast(Completion, _last(plain_pieces(started, deltas, tokenizer)))
 
+        _require_texts(text)
         if isinstance(text, str):
             _require_one_choice(params)
             started = start(text)
@@ -263,7 +271,7 @@ class LLM:
     @overload
     def chat(
         self,
-        messages: Sequence[Message | Mapping[str, Any]],
+        messages: str | Sequence[Message | Mapping[str, Any]],
         *,
         stream: Literal[False] = ...,
         **options: Any,
@@ -272,7 +280,7 @@ class LLM:
     @overload
     def chat(
         self,
-        messages: Sequence[Message | Mapping[str, Any]],
+        messages: str | Sequence[Message | Mapping[str, Any]],
         *,
         stream: Literal[True],
         **options: Any,
@@ -280,7 +288,7 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[Message | Mapping[str, Any]],
+        messages: str | Sequence[Message | Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         response_format: Mapping[str, Any] | None = None,
@@ -292,7 +300,8 @@ class LLM:
         """Answer a conversation.
 
         Args:
-            messages: dicts as in OpenAI's interface, or `Message` objects.
+            messages: dicts as in OpenAI's interface, or `Message` objects; a text is the one
+                message of a user.
             tools: functions that the model may ask for, as in OpenAI's interface.
             response_format: as in OpenAI's interface: text, json_object or json_schema; also
                 `{"type": "regex", "regex": ...}` and `{"type": "grammar", "grammar": ...}` (Lark).
@@ -308,6 +317,8 @@ class LLM:
         """
         params = self._params(options)
         _require_one_choice(params)
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
         answer_format = AnswerFormat.from_request(response_format)
         tool_specs = parse_tools(tools)
         prompt = self.renderer.render(
@@ -335,10 +346,10 @@ class LLM:
         """Logits [n_tokens, vocab] at every position, after soft-capping; nothing is added.
 
         Raises:
-            RequestError: no ids, or one that is no token.
+            RequestError: no ids, or something that is no token's.
             CapacityError: more tokens than the context holds.
         """
-        ids = np.asarray(token_ids, dtype=np.int64).reshape(-1).tolist()
+        ids = _token_ids(token_ids)
         parts: list[NDArray[np.float32]] = []
         handle = self.engine.submit(
             EnginePrompt(ids),
@@ -404,13 +415,15 @@ class LLM:
             override=self._template_override,
             source=source,
         )
-        _log.info("%s", note)
+        is_usual = own is not None and self._template_override is None
+        _log.log(logging.DEBUG if is_usual else logging.INFO, "%s", note)
         return renderer
 
     def _params(self, options: Mapping[str, Any]) -> SamplingParams:
-        unknown = sorted(set(options) - set(SamplingParams.__dataclass_fields__))
+        known = list(SamplingParams.__dataclass_fields__)
+        unknown = sorted(set(options) - set(known))
         if unknown:
-            raise RequestError(unknown[0], "there is no such option")
+            raise RequestError(unknown[0], f"there is no such option; there are {', '.join(known)}")
         given = {name: value for name, value in options.items() if value is not None}
         if isinstance(given.get("stop"), str):
             given["stop"] = (given["stop"],)
@@ -430,6 +443,32 @@ class LLM:
             mask=None if mask is None else lambda: mask,
         )
         return Started(handle, params, seed)
+
+
+def _require_texts(text: object) -> None:
+    """Raises `RequestError` for what is neither a text nor a list of texts."""
+    if isinstance(text, str):
+        return
+    if not isinstance(text, Sequence) or isinstance(text, (bytes, bytearray)):
+        raise RequestError("text", f"must be a text or a list of texts, not {type(text).__name__}")
+    for index, item in enumerate(text):
+        if not isinstance(item, str):
+            hint = "; conversations are for `chat`" if isinstance(item, Mapping) else ""
+            raise RequestError(f"text[{index}]", f"must be a text, not {type(item).__name__}{hint}")
+
+
+def _token_ids(token_ids: Sequence[int] | NDArray[np.integer]) -> list[int]:
+    """Plain ints; `RequestError` for what holds anything else."""
+    try:
+        ids = np.asarray(token_ids)
+    except ValueError:  # lists of unequal lengths
+        ids = np.array([""])
+    if ids.size and ids.dtype.kind not in "iu":
+        raise RequestError(
+            "token_ids", "must be whole numbers, such as `llm.tokenizer.encode(text)` gives"
+        )
+    found: list[int] = ids.reshape(-1).tolist()
+    return found
 
 
 def _require_one_choice(params: SamplingParams) -> None:

@@ -135,11 +135,20 @@ def _invalid(error: ValidationError) -> ApiError:
 async def _no_route(request: Request, error: Exception) -> Response:
     """No such route, or not by this method, in the family's own shape."""
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path} is not a route of this server"
-    failure = ApiError(
-        error.status_code, message, code="not_found", headers=dict(error.headers or {})
-    )
-    return failure.response(Dialect.of_path(request.url.path))
+    path, allowed = request.url.path, dict(error.headers or {})
+    message = f"{request.method} {path} is not a route of this server"
+    if "Allow" in allowed:
+        message += f"; {path} takes {allowed['Allow']}"
+    elif (meant := _meant(path)) is not None:
+        message += f"; {meant} is (look at the base URL)"
+    failure = ApiError(error.status_code, message, code="not_found", headers=allowed)
+    return failure.response(Dialect.of_path(path))
+
+
+def _meant(path: str) -> str | None:
+    """The route that a client with `/v1` too little or too much in its base URL wants."""
+    known = {route.path for route in API_ROUTES}
+    return next((p for p in (f"/v1{path}", path.removeprefix("/v1")) if p in known), None)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -94,12 +94,16 @@ class ServedModel:
     def check_name(self, name: str | None) -> None:
         """Clients send names of their own; `strict_names` refuses those that are not listed."""
         if self.strict_names and name is not None and not self.is_named(name):
-            raise ApiError(
-                404,
-                f"the model {name!r} is not served here; there is {', '.join(self.names)}",
-                code="model_not_found",
-                param="model",
-            )
+            raise self.not_served(name)
+
+    def not_served(self, name: str) -> ApiError:
+        """The refusal of a name that is none of ours."""
+        return ApiError(
+            404,
+            f"the model {name!r} is not served here; there is {', '.join(self.names)}",
+            code="model_not_found",
+            param="model",
+        )
 
     def is_named(self, name: str) -> bool:
         return name in self.names or name.removesuffix(":latest") in self.names

@@ -11,7 +11,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from culet.errors import RequestError
 from culet.server import anthropic, metrics, ollama, openai_chat, openai_responses, openai_text
-from culet.server.errors import ApiError
 from culet.server.state import ServerState
 from culet.server.wire import Body
 
@@ -63,7 +62,7 @@ async def get_model(state: ServerState, request: Request) -> Response:
     """One model by name."""
     name = request.path_params["name"]
     if not state.model.is_named(name):
-        raise ApiError(404, f"the model {name!r} is not served here", code="model_not_found")
+        raise state.model.not_served(name)
     return JSONResponse(_model(state, name))
 
 

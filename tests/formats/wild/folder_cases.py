@@ -349,7 +349,7 @@ FOREIGN_FILES = {
     "pickle.bin": (b"\x80\x02}q\x00.", "a Python pickle"),
     "archive.pt": (b"PK\x03\x04rest", "a zip archive"),
     "old.bin": (b"tjggrest", "a GGML file from before GGUF"),
-    "page.gguf": (b"<!DOCTYPE html>", "begins with b'<!DO'|an HTML page"),
+    "page.gguf": (b"<!DOCTYPE html>", "an HTML page"),
     "page": (b"<html>", "an HTML page"),
     "noise": (b"\x01\x02\x03\x04\x05", "neither a GGUF nor a .safetensors"),
     "nothing.gguf": (b"", "the file is empty"),
