@@ -1,7 +1,7 @@
 """lm-evaluation-harness against a live server: its accuracy is that of `culet eval choice`.
 
 The harness brings many packages of its own, so it runs from an environment of its own, named by
-CULET_LM_EVAL (a Python with `lm-eval[api]` and `transformers` installed).
+CULET_LM_EVAL (a Python with `lm-eval[api]` and `transformers` installed; docs/evaluation.md).
 """
 
 from __future__ import annotations

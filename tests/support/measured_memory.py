@@ -88,6 +88,7 @@ def main() -> None:
                         g.name: [g.planned_bytes, g.actual_bytes, g.mapped_bytes]
                         for g in report.groups
                     },
+                    "by_row": sum(g.by_row_bytes for g in report.groups),
                     "planned": report.planned_bytes,
                     "planned_resident": report.planned_resident_bytes,
                 }
