@@ -3,8 +3,9 @@
     python bench/soak_engine.py MODEL [--minutes 30] [--backend cpu]
 
 Some callers submit, iterate, cancel, stop early, ask for several choices or for every row of the
-prompt; a tenth of the prompts are ones that were asked before. After a warm-up of a fifth of the
-time, resident memory must stay within 2% and the numbers of threads and open files must not grow.
+prompt; a tenth of the prompts are ones that were asked before. After a warm-up of 1,000 requests,
+which fill the prefix cache and the heaps, resident memory must stay within 2% and the numbers of
+threads and open files must not grow.
 Greedy requests that were asked twice must have had the same answer. Prints one JSON line; exit
 status 1 where a promise is broken.
 """
@@ -28,6 +29,7 @@ from culet.engine.request import EnginePrompt, SamplingParams
 from culet.errors import CapacityError
 
 GROWTH_ALLOWED = 0.02
+WARM_REQUESTS = 1000
 CALLERS = 8
 
 
@@ -110,7 +112,7 @@ class Callers:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--minutes", type=float, default=30.0, help="after the warm-up")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--ctx", type=int, default=512)
     parser.add_argument("--seed", type=int, default=0)
@@ -118,14 +120,14 @@ def main() -> int:
     with culet.load(args.model, backend=args.backend, context_length=args.ctx) as llm:
         callers = Callers(llm.engine, llm.tokenizer.vocab_size, args.ctx, args.seed)
         callers.start()
+        while callers.num_requests < WARM_REQUESTS and not callers.faults:
+            time.sleep(0.1)
         samples: list[tuple[int, int, int]] = []
         end = time.monotonic() + 60 * args.minutes
-        warm = end - 48 * args.minutes
         while time.monotonic() < end and not callers.faults:
             time.sleep(min(1.0, args.minutes))
-            if time.monotonic() >= warm:
-                files = len(os.listdir("/proc/self/fd"))
-                samples.append((system.resident_bytes() or 0, threading.active_count(), files))
+            files = len(os.listdir("/proc/self/fd"))
+            samples.append((system.resident_bytes() or 0, threading.active_count(), files))
         callers.end()
         llm.engine.clear_prefix_cache()
         lost = {k: pool.num_used for k, pool in llm.engine.cache.pages.pools.items()}
