@@ -169,10 +169,13 @@ def test_a_source_that_changes_meanwhile_is_not_packed(
         os.utime(source, (1, 1))
         return write_packed(*args)
 
+    packed = tmp_path / "m.culet"
+    packed.write_bytes(b"an older one")
     monkeypatch.setattr("culet.llm.packing.write_packed", write_and_touch)
     with pytest.raises(ModelFileError, match="has been changed while it was packed"):
-        pack_model(source, tmp_path / "m.culet")
-    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+        pack_model(source, packed)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.culet", "model.gguf"]
+    assert packed.read_bytes() == b"an older one"
 
 
 # ---- answers are the same ------------------------------------------------------------------------

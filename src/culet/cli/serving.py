@@ -58,6 +58,7 @@ def serve_on(
         state = ServerState(model, limits, access, args.log_prompts)
         address = url_of(args.host, listener.getsockname()[1])
         log = logging.getLogger("culet")
+        log.info("computing on %s", llm.backend)
         log.info("%s", _plan(llm))
 
         def say_ready() -> None:

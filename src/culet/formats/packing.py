@@ -115,13 +115,19 @@ def source_of_parts(
 
 
 def write_packed(
-    path: Path, source: PackSource, roles: Mapping[str, Role], num_threads: int = 0
+    path: Path,
+    source: PackSource,
+    roles: Mapping[str, Role],
+    num_threads: int = 0,
+    check: Callable[[Path], None] | None = None,
 ) -> PackResult:
     """Write a packed file; it appears under its name only when it is complete.
 
     Args:
         roles: by tensor name.
         num_threads: 0 for all physical cores.
+        check: is given the whole file while it still has another name, and raises if it must not
+            replace what `path` holds.
 
     Raises:
         ModelFileError: a tensor can't be encoded.
@@ -130,7 +136,11 @@ def write_packed(
     about = len(source.header) + sum(info.num_bytes for info in source.tensors)
     try:
         with replacing(path, about) as file, ThreadPoolExecutor(1) as worker:
-            return _PackWriter(file, worker, path, source, num_threads).write(roles)
+            result = _PackWriter(file, worker, path, source, num_threads).write(roles)
+            file.flush()
+            if check is not None:
+                check(Path(file.name))
+            return result
     except OSError as error:
         raise CuletError(f"{path}: can't be written ({error.strerror})") from error
 

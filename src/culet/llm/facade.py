@@ -163,6 +163,7 @@ class LLM:
     Attributes:
         engine: what runs the requests, for callers who speak token ids.
         context_length: tokens that prompt and answer may have together.
+        backend: what computes, such as `cpu (avx2, 2 threads)`.
     """
 
     def __init__(
@@ -178,7 +179,7 @@ class LLM:
         self._loaded = loaded
         self._plan = plan
         self.engine = Engine(loaded.model, ops, engine, check=checkpoint.check_unchanged)
-        _log.info("%s: %s", ops.name, ops.description)
+        self.backend = f"{ops.name} ({ops.description})"
         _log.debug("%s", self.engine.cache.plan.describe())
         self._template_override = chat_template
         self._defaults = sampling_defaults(checkpoint)

@@ -41,14 +41,15 @@ def pack_model(
             raise UsageError(f"{path}: is packed already")
         config = read_config(checkpoint)
         source = source_of(checkpoint, config, conversion or Conversion(), out.parent)
-        result = write_packed(out, source, _roles(config, checkpoint, source), num_threads)
+
+        def check(written: Path) -> None:
+            if _states(checkpoint) != before:
+                raise ModelFileError(f"{path}: has been changed while it was packed")
+            _check_config(written, config, path)
+
+        return write_packed(out, source, _roles(config, checkpoint, source), num_threads, check)
     finally:
         checkpoint.close()
-    if _states(checkpoint) != before:
-        out.unlink()
-        raise ModelFileError(f"{path}: has been changed while it was packed")
-    _check_config(out, config, path)
-    return result
 
 
 def _require_another_file(path: Path, out: Path) -> None:
@@ -74,15 +75,14 @@ def _states(checkpoint: Checkpoint) -> list[tuple[int, int] | None]:
     return [state(file) for file in files]
 
 
-def _check_config(out: Path, config: ModelConfig, path: Path) -> None:
+def _check_config(written: Path, config: ModelConfig, path: Path) -> None:
     """A folder's config is told in GGUF's keys: make sure that they say the same."""
-    packed = open_packed(out)
+    packed = open_packed(written)
     try:
         is_same = same_as_stored(read_config(packed), config)
     finally:
         packed.close()
     if not is_same:
-        out.unlink()
         raise UnsupportedModelError(f"{path}: GGUF's metadata can't say all that config.json says")
 
 
