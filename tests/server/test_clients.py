@@ -322,7 +322,10 @@ def test_ollama_generate_and_the_rest(llama: ollama.Client, url: str) -> None:
     form = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
     bound = llama.generate(model="any", prompt="x", format={**form, "additionalProperties": False})
     assert json.loads(bound.response)["a"] in (1, 2)
-    assert len(llama.embed(model="any", input=["a", "b"]).embeddings) == 2
+    both = llama.embed(model="any", input=["a", "b"]).embeddings
+    assert len(both) == 2
+    alone = llama.embeddings(model="any", prompt="b").embedding
+    assert list(alone) == pytest.approx(list(both[1]), abs=1e-7)
     assert llama.list().models[0].model == "tiny"
     assert llama.ps().models[0].model == "tiny"
     details = llama.show("any").details

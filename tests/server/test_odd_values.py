@@ -143,6 +143,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
         {"prompt": "x", "system": "s", "format": _SCHEMA, "options": {"num_predict": 2}},
     ),
     ("/api/embed", {"input": ["x", "y"], "options": {}, "dimensions": 8}),
+    ("/api/embeddings", {"prompt": "x", "options": {}}),
     ("/v1/embeddings", {"input": [[5, 6]], "encoding_format": "base64", "dimensions": 8}),
     ("/tokenize", {"content": "x", "add_special": True}),
     ("/detokenize", {"tokens": [5, 6]}),

@@ -91,6 +91,15 @@ class EmbedRequest(Body):
     keep_alive: str | int | float | None = None
 
 
+class OldEmbedRequest(Body):
+    """One text to be turned into a vector, as clients asked before /api/embed."""
+
+    model: str | None = None
+    prompt: str = Field(min_length=1)
+    options: dict[str, Any] | None = None
+    keep_alive: str | int | float | None = None
+
+
 class NameRequest(Body):
     """A model by name."""
 
@@ -368,6 +377,13 @@ async def embeddings(state: ServerState, request: Request, body: EmbedRequest) -
             "prompt_eval_count": num_tokens,
         }
     )
+
+
+async def old_embeddings(state: ServerState, request: Request, body: OldEmbedRequest) -> Response:
+    """The vector of one text."""
+    state.model.check_name(body.model)
+    vectors, _ = await embed(state, request, [body.prompt], "prompt")
+    return JSONResponse({"embedding": [float(x) for x in vectors[0]]})
 
 
 def _listed(state: ServerState, name: str) -> dict[str, Any]:

@@ -172,6 +172,13 @@ API_ROUTES: tuple[ApiRoute, ...] = (
         ollama.EmbedRequest,
         ("keep_alive", "options", "truncate"),
     ),
+    ApiRoute(
+        "POST",
+        "/api/embeddings",
+        ollama.old_embeddings,
+        ollama.OldEmbedRequest,
+        ("keep_alive", "options"),
+    ),
     ApiRoute("GET", "/api/tags", ollama.tags),
     ApiRoute("GET", "/api/ps", ollama.running),
     ApiRoute("POST", "/api/show", ollama.show, ollama.NameRequest, ("verbose",)),
