@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +86,20 @@ def raise_file_limit() -> None:
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):  # macOS takes less than it promises
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def try_lock_file(file: BinaryIO) -> bool:
+    """Lock an open file until it is closed or the process ends; False if another has it locked.
+
+    False too where the file system or the platform knows no locks.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 def resident_bytes() -> int | None:
