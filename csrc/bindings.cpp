@@ -2,7 +2,8 @@
 #include "bindings.h"
 
 NB_MODULE(_native, m) {
-    m.doc() = "Native parts of culet: file tables, tokenizer, quantised rows, CPU kernels, lost pages.";
+    m.doc() =
+        "Native parts of culet: file tables, tokenizer, quantised rows, CPU kernels, lost pages.";
     culet::bind_ggml_blocks(m);
     culet::bind_string_table(m);
     culet::bind_bpe(m);

@@ -43,7 +43,8 @@ std::uintptr_t hexadecimal(const char*& at, const char* end) {
     return value;
 }
 
-// Whether a line of /proc/self/maps, "begin-end rights offset device inode path", is about `address`.
+// Whether a line of /proc/self/maps, "begin-end rights offset device inode path", is about
+// `address`.
 bool is_about(const char* at, const char* end, std::uintptr_t address) {
     const std::uintptr_t first = hexadecimal(at, end);
     if (at == end || *at != '-') return false;
@@ -83,7 +84,8 @@ void end_with_a_word(int signal_number, siginfo_t* info, void*) {
     }
     say("culet: ");
     if (!say_path(reinterpret_cast<std::uintptr_t>(info->si_addr))) say("a mapped file");
-    say(": a part that was there when the file was opened can't be read any more (cut or overwritten "
+    say(": a part that was there when the file was opened can't be read any more (cut or "
+        "overwritten "
         "while in use, or its disk fails)\n");
     _exit(exit_code_of_lost_pages);
 }

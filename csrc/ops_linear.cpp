@@ -34,8 +34,8 @@ void linear_norm_add(Context& context, Matrix x, Matrix a, const Planes& weight,
 
 namespace {
 
-// For few rows, which are bound by reading weights: each thread reads long runs of one matrix. Going
-// from gate to up and back with every chunk would lose what is fetched ahead at each turn.
+// For few rows, which are bound by reading weights: each thread reads long runs of one matrix.
+// Going from gate to up and back with every chunk would lose what is fetched ahead at each turn.
 void gate_up_in_turn(Context& context, Matrix out, const Activations& acts, const Planes& gate,
                      const Planes& up) {
     const Matrix products[2] = {scratch_matrix(context.arena, out.rows, out.cols),

@@ -5,8 +5,9 @@
 // the *.inc files, may call an inline function of the standard library that is not always inlined:
 // the linker would keep one copy of it, possibly compiled for an ISA that the CPU lacks.
 //
-// Where there is no dot product of four bytes, CULET_SIMD_PAIRS is defined: dp_pairs gives sums of two
-// products in 16 bits, which add_i16 may sum as long as they fit and add_pairs adds to 32-bit lanes.
+// Where there is no dot product of four bytes, CULET_SIMD_PAIRS is defined: dp_pairs gives sums of
+// two products in 16 bits, which add_i16 may sum as long as they fit and add_pairs adds to 32-bit
+// lanes.
 //
 // Operations mean the same at every level: IEEE single, round to nearest even, no flush to zero.
 

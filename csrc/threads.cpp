@@ -60,7 +60,8 @@ int unified_cores(const std::string& group) {
 
 // Version 1: two files, a quota of -1 is no limit.
 int legacy_cores(const std::string& group) {
-    std::ifstream quota_file(group + "/cpu.cfs_quota_us"), period_file(group + "/cpu.cfs_period_us");
+    std::ifstream quota_file(group + "/cpu.cfs_quota_us"),
+        period_file(group + "/cpu.cfs_period_us");
     double quota = 0, period = 0;
     return quota_file >> quota && period_file >> period ? cores_of(quota, period) : 0;
 }
@@ -78,7 +79,8 @@ int least_cores(const std::string& root, std::string group, int (*cores_at)(cons
 }
 
 int cgroup_cores() {
-    std::ifstream memberships("/proc/self/cgroup");  // lines such as "4:cpu,cpuacct:/a/b", "0::/a/b"
+    std::ifstream memberships(
+        "/proc/self/cgroup");  // lines such as "4:cpu,cpuacct:/a/b", "0::/a/b"
     int least = 0;
     for (std::string line; std::getline(memberships, line);) {
         const std::size_t first = line.find(':'), second = line.find(':', first + 1);

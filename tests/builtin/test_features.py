@@ -19,6 +19,7 @@ from culet.formats.gguf_writer import write_gguf
 from culet.formats.opening import open_checkpoint
 from culet.llm.facade import LLM
 from culet.llm.loading import load_model
+from culet.llm.plan import BytePlan
 from culet.models.config import LayerSpec, ModelConfig
 from culet.models.registry import read_config
 from culet.ops.select import load_ops
@@ -49,7 +50,7 @@ def judged(
     loaded = load_model(change(read_config(checkpoint)), checkpoint, ops, "disk")
     engine = EngineConfig(context_length=1024, kv_type="f32")
     num_wrong, errors = 0, []
-    with LLM(checkpoint, loaded, ops, engine, planned=()) as llm:
+    with LLM(checkpoint, loaded, ops, engine, BytePlan(())) as llm:
         for golden in goldens():
             prompt, answer = golden["prompt_ids"], golden["answer_ids"]
             logits = llm.logits([*prompt, *answer[:-1]])[len(prompt) - 1 :]
