@@ -52,8 +52,9 @@ def test_edge_exponents_of_mxfp4(exponent: int) -> None:
     reference."""
     tensor = random_tensor("MXFP4")
     tensor.data.reshape(-1, tensor.qtype.block_bytes)[:, 0] = exponent
-    expected = gguf.dequantize(tensor.data, gguf.GGMLQuantizationType.MXFP4)
-    assert_same_bits(decode(tensor), expected)
+    with np.errstate(over="ignore"):
+        expected = gguf.dequantize(tensor.data, gguf.GGMLQuantizationType.MXFP4)
+        assert_same_bits(decode(tensor), expected)
 
 
 def test_q1_0_by_hand() -> None:
