@@ -45,7 +45,9 @@ class RopeSpec:
         """
         half = self.head_dim // 2
         exponent = np.arange(0, self.head_dim, 2, dtype=np.float32) / np.float32(self.head_dim)
-        power = np.power(np.float64(self.base), exponent.astype(np.float64)).astype(np.float32)
+        power = np.power(np.float64(self.base), exponent.astype(np.float64))
+        with np.errstate(over="ignore"):  # beyond float32 is infinity: no rotation at all
+            power = power.astype(np.float32)
         inverse = (np.float32(1.0) / power).astype(np.float32)
         inverse *= np.float32(self.position_scale)
         if self.divisors is not None:
