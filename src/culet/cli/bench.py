@@ -26,7 +26,13 @@ from culet.ops.select import load_ops
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser, has_default=True)
-    what = parser.add_argument_group("what is measured (0 leaves a part out)")
+    _add_measurements(parser.add_argument_group("what is measured (0 leaves a part out)"))
+    add_engine_options(parser, has_context=False)
+    parser.add_argument("--profile", action="store_true", help="time by op after each result")
+    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
+
+
+def _add_measurements(what: argparse._ArgumentGroup) -> None:
     what.add_argument(
         "-p",
         "--prefill",
@@ -85,9 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--wall", action="store_true", help="compare decode with whole answers of 1 and 129 tokens"
     )
-    add_engine_options(parser, has_context=False)
-    parser.add_argument("--profile", action="store_true", help="time by op after each result")
-    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
 
 
 def count(text: str) -> int:

@@ -21,7 +21,14 @@ _BODIES_AT_ONCE = 8  # of the largest size that is allowed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser, has_default=True)
-    server = parser.add_argument_group("server")
+    _add_server_options(parser.add_argument_group("server"))
+    _add_access_options(parser.add_argument_group("access"))
+    _add_limits(parser.add_argument_group("limits"))
+    add_engine_options(parser, has_template=True)
+    _add_batching_options(parser.add_argument_group("many requests at once"))
+
+
+def _add_server_options(server: argparse._ArgumentGroup) -> None:
     server.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
     server.add_argument(
         "--port", type=port_number, default=11435, help="0: any that is free (default: %(default)s)"
@@ -49,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument(
         "--log-times", action="store_true", help="begin each line of the log with date and time"
     )
-    access = parser.add_argument_group("access")
+
+
+def _add_access_options(access: argparse._ArgumentGroup) -> None:
     access.add_argument(
         "--api-key",
         action="append",
@@ -80,7 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="web pages that may call, such as https://example.com, or * for all; may be given "
         "several times",
     )
-    limits = parser.add_argument_group("limits")
+
+
+def _add_limits(limits: argparse._ArgumentGroup) -> None:
     limits.add_argument(
         "--max-requests",
         type=positive_int,
@@ -101,8 +112,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="for one answer, which fails with 504 after them (default: no limit)",
     )
-    add_engine_options(parser, has_template=True)
-    batching = parser.add_argument_group("many requests at once")
+
+
+def _add_batching_options(batching: argparse._ArgumentGroup) -> None:
     batching.add_argument(
         "--max-seqs",
         type=positive_int,

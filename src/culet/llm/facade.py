@@ -131,17 +131,7 @@ def load(
             weights=weights if has_planes else (),
             may_shorten=context_length is None,
         )
-        if engine.context_length < asked:
-            _log.info(
-                "%s: context cut from %d to %d tokens to fit", path, asked, engine.context_length
-            )
-        if asked > config.context_length:
-            _log.warning(
-                "%s: context of %d tokens, but the model was made for %d",
-                path,
-                asked,
-                config.context_length,
-            )
+        _tell_context(path, asked, engine.context_length, config.context_length)
         plan = plan_bytes(
             checkpoint, config, binding, holding, engine, has_planes=has_planes, program=program
         )
@@ -152,6 +142,15 @@ def load(
     except BaseException:
         checkpoint.close()
         raise
+
+
+def _tell_context(path: str | Path, asked: int, given: int, made_for: int) -> None:
+    if given < asked:
+        _log.info("%s: context cut from %d to %d tokens to fit", path, asked, given)
+    if asked > made_for:
+        _log.warning(
+            "%s: context of %d tokens, but the model was made for %d", path, asked, made_for
+        )
 
 
 class LLM:
