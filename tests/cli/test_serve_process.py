@@ -130,7 +130,7 @@ def test_a_log_that_cannot_be_written_costs_nothing(redirection: str) -> None:
     """/dev/full stands for a disk without room."""
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    command = ["bash", "-c", f'exec "$0" "$@" {redirection}']
+    command = ["env", "-u", "PYTHONUNBUFFERED", "bash", "-c", f'exec "$0" "$@" {redirection}']
     with served(before=command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         for stream in (False, True):
             answer = server.chat(stream=stream)

@@ -69,6 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     fill_standard_streams()
     try:
+        return run_to_code(argv)
+    finally:
+        discard_unwritten_log()
+
+
+def run_to_code(argv: Sequence[str] | None) -> int:
+    """Run one command; what it raises on purpose and what the system does to it become a code."""
+    try:
         try:
             code = run_words(list(sys.argv[1:] if argv is None else argv))
         except SystemExit:  # argparse has printed help
@@ -135,6 +143,16 @@ def refuse_words(
 def discard_output() -> None:
     """What is still in buffers goes nowhere; the interpreter would complain about it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def discard_unwritten_log() -> None:
+    """The same for standard error, where it can't be written: the interpreter would exit with 120,
+    whatever the command's own code."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def fill_standard_streams() -> None:
