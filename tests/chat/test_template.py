@@ -265,6 +265,7 @@ def test_files_without_a_template_get_the_built_in(
     assert isinstance(renderer, (Gemma4Renderer, Gemma3Renderer))
     assert renderer.render(parse_messages([user("x")])).text.endswith(f"\n{end}")
     assert "m.gguf has none, so the built-in one" in note
+    assert note.endswith("; if it is a base model, have it go on with a text (`culet run --raw`)")
 
 
 def test_other_architectures_have_no_built_in(tokenizer: Tokenizer) -> None:

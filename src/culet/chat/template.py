@@ -311,14 +311,14 @@ def choose_template(
         return ChatTemplate(text, str(override), spelling), f"chat template: {override}"
     if own is not None:
         return ChatTemplate(own, source, spelling), f"chat template: from {source}"
+    no_turns = "; if it is a base model, have it go on with a text (`culet run --raw`)"
     if architecture == "gemma4":
         name = "E2B and E4B" if has_per_layer_inputs else "the larger models"
-        return (
-            Gemma4Renderer(has_empty_thought=not has_per_layer_inputs),
-            f"chat template: {source} has none, so the built-in one of Gemma 4 for {name}",
-        )
+        note = f"chat template: {source} has none, so the built-in one of Gemma 4 for {name}"
+        return Gemma4Renderer(has_empty_thought=not has_per_layer_inputs), note + no_turns
     if architecture.startswith("gemma3"):
-        return Gemma3Renderer(), f"chat template: {source} has none, so the built-in one of Gemma 3"
+        note = f"chat template: {source} has none, so the built-in one of Gemma 3"
+        return Gemma3Renderer(), note + no_turns
     raise ModelFileError(
         f"{source}: there is no chat template, and none is built in for {architecture!r}; give one "
         "with --chat-template"
