@@ -370,3 +370,12 @@ def test_weights_that_are_no_longer_what_they_were_end_everything() -> None:
         with pytest.raises(ModelFileError, match="was written to"):
             engine.submit(EnginePrompt(prompt(20)), GREEDY)
         assert isinstance(engine.failed_with, ModelFileError)
+
+
+def test_a_thread_that_the_system_does_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(CapacityError, match=r"allows no further thread \(can't start new thread\)"):
+        make()

@@ -93,7 +93,10 @@ class Engine:
         self._is_closing = False
         self._cancels_all = False
         self._thread = threading.Thread(target=self._work, name="culet-engine", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise CapacityError(f"the system allows no further thread ({error})") from error
         atexit.register(self.close)  # the thread must not be in native code when Python goes down
 
     # ---- the caller's side ---------------------------------------------------------------------

@@ -37,7 +37,8 @@ class CpuOps(Recorder):
             per 32 values), `exact` everything in float32.
 
     Raises:
-        BackendError: CULET_ISA names a level that does not exist or that this CPU lacks.
+        BackendError: CULET_ISA names a level that does not exist or that this CPU lacks, or the
+            system does not allow so many threads.
     """
 
     name = "cpu"
@@ -50,6 +51,19 @@ class CpuOps(Recorder):
         except ValueError as error:
             raise BackendError(f"CULET_ISA: {error}") from error
         self.precision: Precision = precision
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        """Any op makes the pool start its threads: where the system refuses, that is said now."""
+        cell = self.empty(1, 1)
+        self.gather_rows(self.empty(1, 1), cell, np.zeros(1, np.int32))
+        try:
+            self.sync()
+        except RuntimeError as error:
+            raise BackendError(
+                f"the system doesn't let this process start {self.num_threads} threads ({error}); "
+                "ask for fewer with --threads, or raise its limits (ulimit -u, ulimit -v)"
+            ) from error
 
     @property
     def description(self) -> str:
