@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -56,7 +57,12 @@ def measured(path: Path, load_mode: str, embed_weights: str) -> dict[str, Any]:
 
 
 def assert_plan_is_what_was_taken(found: dict[str, Any]) -> None:
-    """To the byte where bytes are counted apart, within 5% of what the system counts."""
+    """To the byte where bytes are counted apart, within 5% of what the system counts.
+
+    Or within two huge pages: whether the system has one at hand for what was asked for differs
+    from run to run, and what the interpreter adds with the first request between its versions.
+    """
+    close = functools.partial(pytest.approx, rel=0.05, abs=4 * MIB)
     for name, (planned, actual, _) in found["groups"].items():
         assert actual is None or planned == actual, name
     counted = {name for name, (_, actual, _) in found["groups"].items() if actual is not None}
@@ -64,8 +70,8 @@ def assert_plan_is_what_was_taken(found: dict[str, Any]) -> None:
         "token table", "per-layer table", "layers", "K/V, sliding", "K/V, full"
     }  # fmt: skip
     most = found["most"]
-    assert most["anonymous"] == pytest.approx(found["planned"], rel=0.05), found
-    assert most["all"] == pytest.approx(found["planned_resident"], rel=0.05), found
+    assert most["anonymous"] == close(found["planned"]), found
+    assert most["all"] == close(found["planned_resident"]), found
     mapped = sum(m for name, (_, _, m) in found["groups"].items() if name != "program")
     if found["by_row"] > 4 * MIB:  # of a mapped table, only rows that were needed
         assert most["model"] < mapped + found["by_row"] / 2, found
