@@ -42,7 +42,25 @@ void Activations::allocate(Context& context) {
     }
 }
 
-void Activations::encode_row(Context& context, int64_t row, const float* x) {
+Activations::Activations(Context& context, const Planes* const* weights, size_t num_weights,
+                         Matrix rows)
+    : num_rows_(rows.rows), k_(weights[0]->num_cols) {
+    for (size_t i = 0; i < num_weights; i++) need(encoding_of(context, *weights[i]));
+    allocate(context);
+    // A thread reads what it is likely to have written itself.
+    constexpr int64_t kLeastBlocks = 32;
+    const int64_t wanted =
+        (context.num_threads() + num_rows_ - 1) / std::max<int64_t>(num_rows_, 1);
+    const int64_t pieces = std::max<int64_t>(1, std::min(wanted, num_blocks_ / kLeastBlocks));
+    context.pool.run(static_cast<int>(num_rows_ * pieces), [&](int item, int) {
+        const int64_t row = item / pieces, piece = item % pieces;
+        encode_row(context, row, rows.row(row), num_blocks_ * piece / pieces,
+                   num_blocks_ * (piece + 1) / pieces);
+    });
+}
+
+void Activations::encode_row(Context& context, int64_t row, const float* x, int64_t begin,
+                             int64_t end) {
     // Tiles are even shares: the inverse of tile_begin.
     int t = static_cast<int>((row * num_tiles_ + num_tiles_ - 1) / num_rows_);
     while (tile_begin(t) > row) t--;
@@ -50,9 +68,11 @@ void Activations::encode_row(Context& context, int64_t row, const float* x) {
     const int padded = padded_tokens(tile_tokens(t));
     for (int e = 0; e < kNumEncodings; e++) {
         if (!needed_[e]) continue;
-        context.kernels.encode(static_cast<Encoding>(e), x, k_, num_blocks_,
-                               streams_[e] + t * tile_bytes_[e], padded,
-                               static_cast<int>(row - tile_begin(t)));
+        const Encoding encoding = static_cast<Encoding>(e);
+        uint8_t* tile = streams_[e] + t * tile_bytes_[e];
+        context.kernels.encode(encoding, x + begin * kBlockValues, k_ - begin * kBlockValues,
+                               end - begin, tile + begin * padded * encoded_block_bytes(encoding),
+                               padded, static_cast<int>(row - tile_begin(t)));
     }
 }
 
@@ -112,26 +132,42 @@ int64_t chunk_tiles(const Context& context, const Planes& weight, int num_matric
 void multiply_all(Context& context, const Planes* const* weights, const Matrix* outs,
                   size_t num_weights, const Activations& acts) {
     const DecodedTiles decoded(context, weights, num_weights);
+    // A thread's chunks follow one another in memory. The last of all are smaller: how long the
+    // first thread that is done waits for the others is a part of one chunk.
+    constexpr int64_t kLastPieces = 4;
+    const int64_t num_threads = context.num_threads();
     struct Chunk {
         int weight;
         int64_t begin, end;
     };
-    int64_t num_chunks = 0;
+    int64_t per_thread = kLastPieces - 1;
+    int64_t* counts = context.arena.array<int64_t>(static_cast<int64_t>(num_weights));
     for (size_t i = 0; i < num_weights; i++) {
+        const int64_t share = (weights[i]->num_tiles + num_threads - 1) / num_threads;
         const int64_t size = chunk_tiles(context, *weights[i], 1);
-        num_chunks += (weights[i]->num_tiles + size - 1) / size;
+        counts[i] = (share + size - 1) / size;
+        per_thread += counts[i];
     }
-    Chunk* chunks = context.arena.array<Chunk>(num_chunks);
+    Chunk* chunks = context.arena.array<Chunk>(per_thread * num_threads);
     int64_t count = 0;
-    for (size_t i = 0; i < num_weights; i++) {
-        const int64_t size = chunk_tiles(context, *weights[i], 1);
-        for (int64_t begin = 0; begin < weights[i]->num_tiles; begin += size) {
-            chunks[count++] = {static_cast<int>(i), begin,
-                               std::min(begin + size, weights[i]->num_tiles)};
+    for (int64_t t = 0; t < num_threads; t++) {
+        for (size_t i = 0; i < num_weights; i++) {
+            const int64_t first = weights[i]->num_tiles * t / num_threads;
+            const int64_t share = weights[i]->num_tiles * (t + 1) / num_threads - first;
+            const bool is_last = i + 1 == num_weights;
+            // In quarters of a chunk where the last one is cut.
+            const int64_t parts = counts[i] * kLastPieces;
+            for (int64_t p = 0; p < parts;) {
+                const int64_t step = is_last && p >= parts - kLastPieces ? 1 : kLastPieces;
+                chunks[count++] = {static_cast<int>(i), first + share * p / parts,
+                                   first + share * (p + step) / parts};
+                p += step;
+            }
         }
     }
-    context.pool.run(static_cast<int>(num_chunks), [&](int item, int thread) {
+    context.pool.run(static_cast<int>(count), [&](int item, int thread) {
         const Chunk& chunk = chunks[item];
+        if (chunk.begin == chunk.end) return;
         const Matrix& out = outs[chunk.weight];
         for (int t = 0; t < acts.num_tiles(); t++) {
             multiply(context, *weights[chunk.weight], acts, t, chunk.begin, chunk.end, decoded,

@@ -47,9 +47,12 @@ public:
         float* scratch = context.arena.array<float>(k_ * context.num_threads());
         context.each_row(num_rows, [&](int row, int thread) {
             const float* x = source(row, scratch + thread * k_);
-            encode_row(context, row, x);
+            encode_row(context, row, x, 0, num_blocks_);
         });
     }
+
+    // Rows as they are: few long ones are shared out by columns.
+    Activations(Context& context, const Planes* const* weights, size_t num_weights, Matrix rows);
 
     int64_t num_rows() const { return num_rows_; }
     int num_tiles() const { return num_tiles_; }
@@ -65,7 +68,8 @@ public:
 private:
     void need(Encoding encoding) { needed_[static_cast<int>(encoding)] = true; }
     void allocate(Context& context);
-    void encode_row(Context& context, int64_t row, const float* x);
+    // Blocks [begin, end) of a row; x is the whole row.
+    void encode_row(Context& context, int64_t row, const float* x, int64_t begin, int64_t end);
 
     int64_t num_rows_;
     int64_t k_;
@@ -91,11 +95,12 @@ void multiply(const Context& context, const Planes& weight, const Activations& a
               int64_t tile_begin, int64_t tile_end, const DecodedTiles& decoded, int thread,
               float* out, int64_t out_stride);
 
-// Weight tiles a thread works on at a time: 128 KB stay in the L2 cache while all tokens pass, and
-// are enough to read memory at full speed; smaller where that leaves threads without work.
+// Weight tiles a thread works on at a time: 128 KB stay in the L2 cache while all tokens pass;
+// smaller where that leaves threads without work.
 int64_t chunk_tiles(const Context& context, const Planes& weight, int num_matrices);
 
-// outs[i] [n, rows] = acts weights[i]^T.
+// outs[i] [n, rows] = acts weights[i]^T. Each thread has the same share of the rows of every
+// weight.
 void multiply_all(Context& context, const Planes* const* weights, const Matrix* outs,
                   size_t num_weights, const Activations& acts);
 

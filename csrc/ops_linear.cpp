@@ -8,9 +8,9 @@ namespace culet {
 
 Activations normed_activations(Context& context, Matrix x, const Norm* norm,
                                const std::vector<const Planes*>& weights) {
+    if (!norm) return Activations(context, weights.data(), weights.size(), x);
     return Activations(context, weights.data(), weights.size(), x.rows,
                        [&](int64_t row, float* scratch) -> const float* {
-                           if (!norm) return x.row(row);
                            context.kernels.rms_norm(x.row(row), norm->weight, norm->eps, x.cols,
                                                     scratch);
                            return scratch;

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from culet._native import KvLayer, Recorder, Table, Weight
 from culet.errors import BackendError, CapacityError, ModelFileError, UsageError
+from culet.ops.cpu.buffers import Buffers
 from culet.ops.interface import KvType, Placement, Precision
 from culet.quant.tensor import QTensor
 
@@ -51,6 +52,7 @@ class CpuOps(Recorder):
         except ValueError as error:
             raise BackendError(f"CULET_ISA: {error}") from error
         self.precision: Precision = precision
+        self._buffers = Buffers()
         self._start_threads()
 
     def _start_threads(self) -> None:
@@ -72,7 +74,7 @@ class CpuOps(Recorder):
 
     def empty(self, *shape: int) -> NDArray[np.float32]:
         """See `Ops.empty`."""
-        return np.empty(shape, dtype=np.float32)
+        return self._buffers.empty(shape)
 
     def constant(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """See `Ops.constant`."""
