@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
-from culet.errors import ModelFileError
+from culet.errors import BackendError, ModelFileError
 from culet.formats.opening import open_checkpoint
 from culet.llm.packing import pack_model
 from support.builtin_model import MODEL_PATH, needs_builtin
@@ -217,6 +217,19 @@ def test_memory_that_the_shell_does_not_allow() -> None:
     done = subprocess.run([*limit, *command], capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert re.search(r"2000000 tokens does not fit in memory; \d+ tokens would", done.stderr)
+
+
+def test_threads_that_the_system_does_not_allow() -> None:
+    """Said when the backend is made, not with a traceback in the middle of a step."""
+    command = [sys.executable, "-m", "culet", "run", "-p", "hi", "--threads", "1000"]
+    # A stack is 8 MiB of address space, the limit 3 GB: unlike `ulimit -u` it holds for root too.
+    limit = ["bash", "-c", BASH_LIMIT.format("-v 3000000")]
+    done = subprocess.run([*limit, *command], capture_output=True, text=True)
+    assert done.returncode == BackendError.exit_code and "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"culet: .* start 1000 threads \(.*\); ask for fewer with --threads, .*", last
+    )
 
 
 # ---- the model file changes while it is served ---------------------------------------------------

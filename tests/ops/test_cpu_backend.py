@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -63,21 +62,6 @@ def test_threads_follow_the_quota_of_a_control_group() -> None:
         assert done.stdout.strip() == "1", done.stderr
     finally:
         group.rmdir()
-
-
-def test_threads_that_the_system_does_not_allow() -> None:
-    """Said when the backend is made, not with a traceback in the middle of a step."""
-    if sys.platform == "darwin":
-        pytest.skip("the system has no limit on address space")
-    command = [sys.executable, "-m", "culet", "run", "-p", "hi", "--threads", "1000"]
-    # A thread's stack is 8 MiB of address space, the limit 3 GiB: as `ulimit -u` for root too.
-    limited = ["bash", "-c", 'ulimit -v 3000000 && exec "$0" "$@"', *command]
-    done = subprocess.run(limited, capture_output=True, text=True)
-    assert done.returncode == BackendError.exit_code and "Traceback" not in done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert re.fullmatch(
-        r"culet: .* start 1000 threads \(.*\); ask for fewer with --threads, .*", last
-    )
 
 
 def test_bad_arguments_are_refused_and_change_nothing() -> None:
