@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from culet.llm.memory import MemoryReport
     from culet.llm.results import ChatCompletion, Completion, Piece
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
